@@ -47,6 +47,7 @@ export interface ButtonControl {
   do: string;
   label: string;
   primary: boolean;
+  free: boolean;
 }
 
 /** A figure in the format of `charts.py`: {"data", "layout"} with layout.meta.title and layout.meta.table. */
@@ -144,6 +145,13 @@ export interface EveryK {
   drafted: Record<string, Array<string>>;
   kinds: Array<string>;
   labels: Array<[string, number]>;
+}
+
+/** Blocks to look at in a section that has no result of its own yet. It stands above the section's controls. */
+export interface ExampleBlock {
+  kind: "example";
+  source: string | Array<string>;
+  blocks: Array<PageBlock>;
 }
 
 /** Names, each with its value in words. */
@@ -428,7 +436,7 @@ export interface OtherK {
 }
 
 /** A part of a section that a person reads. */
-export type PageBlock = BarsBlock | ChartBlock | DetailsBlock | DownloadBlock | DraftGameBlock | DraftGameStageBlock | LessonsBlock | LinksBlock | PlacesBlock | PredictBlock | ProgressBlock | SegmentsBlock | SideBySideBlock | TableBlock | TextsBlock | VerdictBlock | WordsBlock;
+export type PageBlock = BarsBlock | ChartBlock | DetailsBlock | DownloadBlock | DraftGameBlock | DraftGameStageBlock | ExampleBlock | LessonsBlock | LinksBlock | PlacesBlock | PredictBlock | ProgressBlock | SegmentsBlock | SideBySideBlock | TableBlock | TextsBlock | VerdictBlock | WordsBlock;
 
 /** A field or a button of a section. A person sets the fields before pressing a button of the same section. */
 export type PageControl = ButtonControl | ChoiceControl | CountControl | LinesControl;
@@ -449,6 +457,8 @@ export interface PageSection {
   lead: string | Array<string>;
   controls: Array<PageControl>;
   blocks: Array<PageBlock>;
+  options: Array<PageControl>;
+  takes: string;
 }
 
 /** Why a panel does not get what it asked for. */

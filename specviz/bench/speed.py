@@ -1,10 +1,13 @@
 """Measures whether a method is faster: against no draft, in rounds, each run alone on the engine."""
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Literal
 
+from specviz.analysis.costs import Costs
 from specviz.analysis.rounds import FEWEST, SpeedComparison, Timings, Verdict, turns
+from specviz.analysis.theory import step_ms
 from specviz.bench.contenders import (
     BenchPrompt,
     BenchTask,
@@ -13,13 +16,15 @@ from specviz.bench.contenders import (
     specviz_contender,
     tokens_per_call,
 )
-from specviz.drafters import METHODS
+from specviz.drafters import METHODS, facts_of
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.session.active_setup import ActiveSetup
 from specviz.session.setup import gather
 from specviz.session.whole_run import activate
 from specviz.session.workbench import Workbench
+from specviz.trace import Trace
+from specviz.trace.metrics import metrics
 
 NUM_TOKENS = 64
 ROUNDS = FEWEST
@@ -103,6 +108,21 @@ def measure_in_rounds(
     drafts = METHODS[request.method].drafts
     speed = speed_of(timings, per_call, num_tokens, drafts=drafts, is_shared=is_shared)
     yield Measuring(turn.total, turn.total, turn.round, ROUNDS, speed)
+
+
+def estimate_seconds(recorded: Trace, costs: Costs) -> float | None:
+    """How long measuring the speed of this run's settings takes, by the measured costs of its models.
+
+    Reading the prompt is left out. None where the costs do not tell.
+    """
+    used = recorded.steps[-1].settings
+    per_call = metrics(recorded)["tokens_per_target_call"]
+    if not per_call or costs.doubt or not facts_of(used.method).cost_is_known:
+        return None
+    step = step_ms(costs, used.k)
+    ms_per_token = step_ms(costs, 0) + step / per_call
+    runs = 1 + 2 * ROUNDS  # of each contender
+    return None if math.isnan(step) else runs * NUM_TOKENS * ms_per_token / 1000
 
 
 def speed_of(

@@ -4,6 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from specviz.ui.explore.handlers import (
 from specviz.ui.registry import RUN_LIMIT, Registry
 from specviz.ui.reports.check import CheckSections
 from specviz.ui.reports.compare import CompareSections
+from specviz.ui.reports.examples import EXAMPLES
 from specviz.ui.reports.games import Games
 from specviz.ui.reports.race import RaceSection
 from specviz.ui.reports.report import ReportPage
@@ -135,12 +137,13 @@ def _describe_once(demo: gr.Blocks) -> None:
 
 def reports(registry: Registry, bench: Workbench, offer: Offer) -> dict[str, ReportPage]:
     """The pages of sections by name."""
+    compared = [
+        RaceSection(bench, offer, registry).section(),
+        TwoRunsSection(registry).section(),
+        *CompareSections(bench, offer).sections(),
+    ]
     pages = {
-        "compare": [
-            RaceSection(bench, offer, registry).section(),
-            TwoRunsSection(registry).section(),
-            *CompareSections(bench, offer).sections(),
-        ],
+        "compare": [replace(each, example=EXAMPLES.get(each.name)) for each in compared],
         "check": CheckSections(bench, offer).sections(),
         "learn": [
             Section(plan.NAME, lambda look: plan.NAME, lambda look: plan.plan()),

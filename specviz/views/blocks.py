@@ -46,6 +46,7 @@ class ButtonControl(PageControl, tag="button"):
     do: str  # the name of the action
     label: str
     primary: bool = False
+    free: bool = False  # whether it can be pressed while other work of the page goes on
 
 
 class ChoiceControl(PageControl, tag="choice"):
@@ -260,6 +261,13 @@ class DetailsBlock(PageBlock, tag="details"):
     blocks: Sequence[PageBlock]
 
 
+class ExampleBlock(PageBlock, tag="example"):
+    """Blocks to look at in a section that has no result of its own yet. It stands above the section's controls."""
+
+    source: Words  # where they come from
+    blocks: Sequence[PageBlock]
+
+
 class PageSection(PageRecord):
     """A section of a page."""
 
@@ -268,6 +276,11 @@ class PageSection(PageRecord):
     lead: Words  # the sentence below the title
     controls: Sequence[PageControl] = ()
     blocks: Sequence[PageBlock] = ()
+    options: Sequence[PageControl] = ()  # further fields, which open on demand
+    takes: str = ""  # how long the work of its first button takes, and how that is known
+
+
+WITHOUT_PICTURE = (WordsBlock, ProgressBlock, DetailsBlock, DownloadBlock, LinksBlock)
 
 
 class PageMessage(PageRecord):
@@ -282,8 +295,15 @@ class PageMessage(PageRecord):
 
 def whole_page(sections: Sequence[PageSection]) -> PageMessage:
     """A report page of these sections, without controls: no server answers them."""
-    shown = [msgspec.structs.replace(section, controls=()) for section in sections]
+    shown = []
+    for section in sections:
+        shown.append(msgspec.structs.replace(section, controls=(), options=(), takes=""))
     return PageMessage(shown, order=[section.id for section in shown])
+
+
+def is_picture(block: PageBlock) -> bool:
+    """Whether the block is something to look at, beside words and work."""
+    return not isinstance(block, WITHOUT_PICTURE)
 
 
 def notice(text: Words) -> WordsBlock:
@@ -293,6 +313,11 @@ def notice(text: Words) -> WordsBlock:
 
 def is_notice(block: PageBlock) -> TypeGuard[WordsBlock]:
     return isinstance(block, WordsBlock) and block.passing is True
+
+
+def is_passing(block: PageBlock) -> bool:
+    """Whether the block goes as soon as the section has found something: a notice, or an example."""
+    return is_notice(block) or isinstance(block, ExampleBlock)
 
 
 def progress(done: int, total: int, text: str) -> ProgressBlock:

@@ -2,12 +2,14 @@
 
 import html
 import re
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 
 from specviz.settings import assets_dir
+from specviz.views.blocks import TableBlock
 from specviz.views.document import NOTHING_ELSE, script_hash
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -52,6 +54,37 @@ def document_page(name: str, suffix: str = ".md") -> str:
     text = re.sub("<(pre|table)>", r'<\1 tabindex="0">', text)  # wide ones scroll, also by keys
     text = text.replace("<code", '<code translate="no"')
     return LINKED.sub(rf"\1{suffix}", _filled(_template(), tokens[1].content, text))
+
+
+@cache
+def document_table(name: str, head: str) -> tuple[str, TableBlock]:
+    """The headings above the table of a document whose first column has this head, and the table, in plain texts.
+
+    name: as in `documents`. Raises StopIteration where there is no such table.
+    """
+    tokens = iter(pairwise(MARKDOWN.parse(documents()[name].read_text("utf-8"))))
+    headings: dict[str, str] = {}  # by level; a higher one ends the lower ones
+    for token, inside in tokens:
+        if token.type == "heading_open":
+            headings = {tag: words for tag, words in headings.items() if tag < token.tag}
+            headings[token.tag] = inside.content
+        elif token.type == "th_open" and _plain(inside.content) == head:
+            break
+    columns = [head]
+    rows: list[list[str]] = []
+    while token.type != "table_close":
+        token, inside = next(tokens)
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type in ("th_open", "td_open"):
+            row = rows[-1] if rows else columns
+            row.append(_plain(inside.content))
+    return " · ".join(headings.values()), TableBlock(columns, rows)
+
+
+def _plain(cell: str) -> str:
+    """A cell of Markdown without the marks of code."""
+    return cell.replace("`", "")
 
 
 def refusal_page(words: str) -> str:

@@ -95,7 +95,7 @@ def _run_data(name: str) -> dict[str, str]:
     return {
         f"sv-run-{name}": run_text(name, charts=True),
         f"sv-opening-{name}": pack(RunOpenings(telling_step(trace), openings)),
-        f"sv-of-{name}": pack(_of_run(trace)),
+        f"sv-of-{name}": pack(of_run(trace)),
         f"sv-every-k-{name}": pack(every_k(trace)),
     }
 
@@ -144,7 +144,7 @@ def _pages(
     }
 
 
-def _of_run(trace: Trace) -> list[PageSection]:
+def of_run(trace: Trace) -> list[PageSection]:
     """The sections of OF_A_RUN, computed from the trace alone."""
     sections = []
     for section in (*plan_theory.given_text(trace), plan.tool_names(trace)):

@@ -23,7 +23,8 @@ GLYPHS = {LINE_BREAK: "⏎", "\r": "␍", "\t": "⇥"}
 STEERING = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
 JOINERS = "\u200c\u200d"  # they stay: emoji and scripts need them
 SPACE = "␣"
-PERCENT = "\u00a0%"
+NO_BREAK = "\u00a0"
+PERCENT = f"{NO_BREAK}%"
 WHOLES = [f"{number}{PERCENT}" for number in range(101)]
 TENTHS = [f"{number / 10}{PERCENT}" for number in range(1_001)]
 BELOW_ALL = f"<{TENTHS[1]}"
@@ -101,6 +102,15 @@ def shorten(value: float, digits: int = 2) -> float:
     if NEAR_TIE < scaled - whole < 1 - NEAR_TIE:
         return whole / scale
     return round(value, digits)
+
+
+def duration(seconds: float) -> str:
+    """A time for people, without false digits: "less than 1 s", "42 s", "3 min"."""
+    if seconds < 1:
+        return f"less than 1{NO_BREAK}s"
+    if seconds < 100:
+        return f"{seconds:.0f}{NO_BREAK}s"
+    return f"{seconds / 60:.0f}{NO_BREAK}min"
 
 
 def percents(first: float, second: float) -> tuple[str, str]:

@@ -257,7 +257,7 @@ def keeping(bench):
             yield blocks.PageSection("finds", "Finds", "", [], [blocks.progress(done, 2, f"{done} of 2")])
         yield words("finds", f"result {next(results)}")
 
-    section = Section("finds", lambda look: None, lambda look: words("finds", "not yet"), {"go": work}, keeps=True)
+    section = Section("finds", lambda look: None, lambda look: words("finds", "not yet"), {"go": work})
     return ReportPage([section], Registry(), bench)
 
 

@@ -6,14 +6,15 @@ import { saveText } from '../core/files.js';
 import { html } from '../core/html.js';
 import { useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
 import { tokenTexts } from './token_texts.js';
-/** @import { BarRow, BarsBlock, ChartBlock, DetailsBlock, DownloadBlock, LinksBlock, PageBlock, ProgressBlock, SegmentsBlock, TableBlock, TableCell, VerdictBlock, WordsBlock } from '../messages.d.ts' */
+/** @import { BarRow, BarsBlock, ChartBlock, DetailsBlock, DownloadBlock, ExampleBlock, LinksBlock, PageBlock, ProgressBlock, SegmentsBlock, TableBlock, TableCell, VerdictBlock, WordsBlock } from '../messages.d.ts' */
 
 /**
  * What a block may use of what it stands in.
  * @typedef {object} BlockHost
  * @property {HTMLElement} root
  * @property {string} title of what stands around
- * @property {(section: string, does: string, values: Record<string, string>) => void} act
+ * @property {string} [why] the id of the sentence that says why its buttons wait
+ * @property {(section: string, does: string, values: Record<string, string>, isFree?: boolean) => void} act
  * @property {() => void} halt
  */
 
@@ -44,7 +45,7 @@ function Cell({ tag, value, host }) {
   if (Array.isArray(text)) return html`<${tag} class="sv-long">${worded(text)}<//>`;
   const words = String(text);
   const open = () => host.root.dispatchEvent(new CustomEvent('sv-open', { detail: opens }));
-  if (does) return html`<${tag}><${Button} className=" sv-doer" words=${words} data-act=${does.do} onClick=${() => host.act(does.section, does.do, does.values)} /><//>`;
+  if (does) return html`<${tag}><${Button} className=" sv-doer" words=${words} data-act=${does.do} aria-describedby=${host.why} onClick=${() => host.act(does.section, does.do, does.values)} /><//>`;
   if (opens) return html`<${tag} ...${VERBATIM}><button type="button" class="sv-open" onClick=${open}>${words}</button><//>`;
   if (tone) return html`<${tag}><span class="sv-tone sv-tone-${tone}">${words}</span><//>`;
   if (words.length > LONG) return html`<${tag} class="sv-long">${words}<//>`;
@@ -169,11 +170,15 @@ const Download = ({ block: { label, file, text } }) => html`<p class="sv-block s
 const Details = ({ block: { title, blocks }, host }) => html`<details class="sv-block sv-fold"><summary>${title}</summary>
   <${Blocks} blocks=${blocks} host=${{ ...host, title }} /></details>`;
 
+/** @param {{ block: ExampleBlock, host: BlockHost }} props */
+const Example = ({ block: { source, blocks }, host }) => html`<figure class="sv-block sv-exhibit"><figcaption class="sv-small">${worded(source)}</figcaption>
+  <div class="sv-blocks"><${Blocks} blocks=${blocks} host=${host} /></div></figure>`;
+
 /** @typedef {{ [B in PageBlock as B['kind']]: (props: { block: B, host: BlockHost }) => unknown }} Kinds who draws each kind of block */
 /** @type {Partial<Kinds>} */
 const KINDS = {
   words: Words, verdict: Verdict, progress: Progress, table: Table, bars: Bars, segments: Segments, links: Links, download: Download,
-  details: Details, chart: drawn('sv-chart', chart), texts: drawn('sv-texts', tokenTexts),
+  details: Details, example: Example, chart: drawn('sv-chart', chart), texts: drawn('sv-texts', tokenTexts),
 };
 
 // further kinds that a page has

@@ -5,7 +5,7 @@ import { html } from '../core/html.js';
 import { render, useLayoutEffect, useRef } from '../vendor/preact_htm.js';
 import { Blocks } from './blocks.js';
 /** @import { Host } from '../core/hub.js' */
-/** @import { ChoiceControl, CountControl, LinesControl, PageControl, PageMessage, PageSection } from '../messages.d.ts' */
+/** @import { ButtonControl, ChoiceControl, CountControl, LinesControl, PageControl, PageMessage, PageSection } from '../messages.d.ts' */
 /** @import { Ref } from '../vendor/preact_htm.js' */
 /** @import { BlockHost } from './blocks.js' */
 
@@ -37,33 +37,45 @@ function Field({ control }) {
   return html`<label class="sv-control${kind === 'lines' ? ' sv-control-lines' : ''}"><span>${label}</span>${boxOf(control, box)}</label>`;
 }
 
-/** @param {{ control: PageControl, send: (does: string) => void }} props */
-const Control = ({ control, send }) => (control.kind !== 'button' ? html`<${Field} control=${control} />` : html`
-  <button type="button" class="sv-button${control.primary ? ' sv-primary' : ''}" data-act=${control.do} onClick=${() => send(control.do)}>${control.label}</button>`);
+/** @param {{ control: ButtonControl, why: string, send: (control: ButtonControl) => void }} props why: the id of the sentence that says why it is disabled */
+const Button = ({ control, why, send }) => html`<button type="button" class="sv-button${control.primary ? ' sv-primary' : ''}"
+  data-act=${control.do} data-free=${control.free || undefined} aria-describedby=${why} onClick=${() => send(control)}>${control.label}</button>`;
 
-// The values of a section's fields by name, as texts; null where a number is out of its bounds, which is then said.
+// The values of a section's fields by name, as texts; null where a number is out of its bounds, which is then said where it is.
 /** @param {HTMLElement} controls */
 function valuesOf(controls) {
   const fields = [.../** @type {NodeListOf<Box>} */ (controls.querySelectorAll('input, select, textarea'))];
-  if (!fields.every((field) => field.reportValidity())) return null;
+  const wrong = fields.find((field) => !field.checkValidity());
+  if (wrong) {
+    const fold = wrong.closest('details');
+    if (fold) fold.open = true;
+    wrong.reportValidity();
+    return null;
+  }
   return Object.fromEntries(fields.map(({ name, value }) => [name, value]));
 }
 
-/** @param {PageControl} control */
-const keyOfControl = (control) => `${control.kind} ${control.kind === 'button' ? control.do : control.name}`;
+/** @param {readonly PageControl[]} controls */
+const fieldsOf = (controls) => controls.map((control) => control.kind !== 'button' && html`<${Field} key=${`${control.kind} ${control.name}`} control=${control} />`);
 
-/** @param {PageSection & { host: Omit<BlockHost, 'title'> }} props */
-export function Section({ id, title, lead, controls, blocks, host }) {
-  const row = useRef();
-  const send = (does) => {
+// An example is looked at first, then the controls, then what was found. Fields that few people need stand behind a fold.
+/** @param {PageSection & { host: Omit<BlockHost, 'title' | 'why'> }} props */
+export function Section({ id, title, lead, controls, options, takes, blocks, host }) {
+  const row = useRef(), why = `sv-why-${id}`, inside = { ...host, title, why };
+  /** @param {ButtonControl} control */
+  const send = (control) => {
     const values = valuesOf(row.current);
-    if (values) host.act(id, does, values);
+    if (values) host.act(id, control.do, values, control.free);
   };
+  const isExample = ({ kind }) => kind === 'example';
   return html`<section class="sv-card sv-section" data-section=${id} tabindex="-1">
     <h2>${title}</h2><p class="sv-section-lead" hidden=${!lead.length}>${worded(lead)}</p>
-    <div class="sv-controls" hidden=${!controls.length} ref=${row}>${controls.map((control) => html`
-      <${Control} key=${keyOfControl(control)} control=${control} send=${send} />`)}</div>
-    <div class="sv-blocks"><${Blocks} blocks=${blocks} host=${{ ...host, title }} /></div></section>`;
+    <${Blocks} blocks=${blocks.filter(isExample)} host=${inside} />
+    <div class="sv-controls" hidden=${!controls.length} ref=${row}>${fieldsOf(controls)}
+      ${options.length > 0 && html`<details class="sv-options"><summary class="sv-button">Options</summary><div class="sv-options-fields">${fieldsOf(options)}</div></details>`}
+      ${controls.map((control) => control.kind === 'button' && html`<${Button} key=${`button ${control.do}`} control=${control} why=${why} send=${send} />`)}
+      <p class="sv-takes sv-small" hidden=${!takes}>${takes}</p><p class="sv-why sv-small" id=${why} /></div>
+    <div class="sv-blocks"><${Blocks} blocks=${blocks.filter((block) => !isExample(block))} host=${inside} /></div></section>`;
 }
 
 // Where a page is long: its sections as links, which the address keeps ("#compare/costs").
@@ -79,19 +91,22 @@ export function mountReport(holder, { props, watch, trigger, place, tab, page })
   const sections = new Map();                         // what was drawn, by name: one that is the same costs nothing
   /** @type {string[]} */
   let order = [];
-  /** @type {Omit<BlockHost, 'title'>} */
+  /** @type {Omit<BlockHost, 'title' | 'why'>} */
   const host = {
     root,
-    act: (name, does, values) => {
-      setBusy(true);
+    act: (name, does, values, isFree) => {
+      if (!isFree) setBusy(name);
       trigger('act', { section: name, do: does, values, place: place(), tab });
     },
     halt: () => trigger('halt', {}),
   };
 
-  function setBusy(isBusy) {
-    root.toggleAttribute('data-busy', isBusy);
-    for (const made of /** @type {NodeListOf<HTMLButtonElement>} */ (root.querySelectorAll('[data-act]'))) made.disabled = isBusy;
+  // While a section works, only what asks the models waits, and its section says why. name: of the section that works
+  /** @param {string | null} name */
+  function setBusy(name) {
+    root.toggleAttribute('data-busy', Boolean(name));
+    for (const made of /** @type {NodeListOf<HTMLButtonElement>} */ (root.querySelectorAll('[data-act]:not([data-free])'))) made.disabled = Boolean(name);
+    for (const said of root.querySelectorAll('.sv-why')) said.textContent = name ? `One task at a time: ${sections.get(name)?.props.title || 'another one'} is running.` : '';
   }
 
   /** @param {PageMessage} message */
@@ -102,7 +117,7 @@ export function mountReport(holder, { props, watch, trigger, place, tab, page })
     const drawn = order.map((name) => sections.get(name));
     const contents = page && drawn.length >= LONG && html`<${Contents} key="contents" page=${page} sections=${drawn.map((each) => each.props)} />`;
     render([contents, ...drawn], body);
-    setBusy(Boolean(message.busy));
+    setBusy(message.busy);
     live.textContent = message.say;
   }
 

@@ -10,8 +10,8 @@ from specviz.alignment.report.sections import compact
 from specviz.alignment.summary import Summary
 from specviz.models.catalog import is_known
 from specviz.views import blocks
-from specviz.views.blocks import PageBlock, PageControl, PageSection, TextsBlock, Words
-from specviz.views.words import label
+from specviz.views.blocks import BarsBlock, PageBlock, PageControl, PageSection, TextsBlock, Words
+from specviz.views.words import label, percent
 
 NAME = "many-prompts"
 TITLE = "Many prompts"
@@ -25,10 +25,7 @@ OWN = "own"
 MOST_PROMPTS = 100
 MOST_CHARACTERS = 50_000  # of own prompts
 TOKENS = (8, 32, 128)  # per prompt: least, usual, most
-NOT_YET = (
-    "It takes seconds with the bundled models. The settings are those of the run on Explore, or the defaults before "
-    "there is one."
-)
+NOT_YET = "The settings are those of the run on Explore, or the defaults before there is one."
 
 
 def many_prompts(
@@ -55,6 +52,14 @@ def many_prompts(
     text = json.dumps(summary.to_dict(), ensure_ascii=False, indent=1)
     shown.append(blocks.DownloadBlock("Save the summary as JSON", "summary.json", text))
     return blocks.PageSection(NAME, TITLE, LEAD, _controls(kinds, False), shown)
+
+
+def agreement_bars(runs: Sequence[tuple[str, float]], first: str) -> BarsBlock:
+    """The agreement of each run, the mean of its sum min(p, q), by a name. first: what the name is of."""
+    rows = []
+    for name, alpha in runs:
+        rows.append(blocks.bar(label(name), [("accepted", 100 * alpha)], [percent(alpha)]))
+    return BarsBlock(rows, heads=["agreement, sum min(p, q)"], first=first)
 
 
 def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[PageControl]:

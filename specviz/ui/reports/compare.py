@@ -18,7 +18,13 @@ from specviz.analysis.given_text import KS
 from specviz.bench.claims import measure_claims, measure_poor_cases
 from specviz.bench.lossy import measure_quality
 from specviz.bench.report import BenchProgress
-from specviz.bench.speed import NUM_TOKENS, Measuring, Speed, measure_in_rounds
+from specviz.bench.speed import (
+    NUM_TOKENS,
+    Measuring,
+    Speed,
+    estimate_seconds,
+    measure_in_rounds,
+)
 from specviz.bench.waits import measure_waits
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
@@ -117,7 +123,6 @@ class CompareSections:
                 self._many_prompts,
                 {"analyse": self._analyse},
                 needs=self._models_to_analyse,
-                keeps=True,
             ),
         ]
 
@@ -216,6 +221,7 @@ class CompareSections:
             "has_costs": costs is not None,
             "has_speed": speed is not None,
             "running": running,
+            "seconds": None if costs is None else estimate_seconds(look.run, costs),
         }
         if costs is None or speed is None:
             return plan.why_slow(None, **known)

@@ -85,7 +85,6 @@ class RaceSection:
             self._begin,
             {"race": self._race, "replay": self._replay},
             needs=self._needs,
-            keeps=True,
             again=self._begin_again,
         )
 

@@ -30,6 +30,9 @@ from specviz.ui.reports.section import Act, Look, Section, StagePlace, Work
 from specviz.ui.visitors import visitor_of
 from specviz.views import blocks
 from specviz.views.blocks import (
+    ChoiceControl,
+    CountControl,
+    ExampleBlock,
     PageBlock,
     PageMessage,
     PageSection,
@@ -37,8 +40,12 @@ from specviz.views.blocks import (
     VerdictBlock,
     WordsBlock,
 )
+from specviz.views.words import duration
 
 NEVER = object()
+NOT_TIMED = "How long it takes is not measured yet on this machine."
+LAST_RESULT = "Your last result. The run on Explore has changed since."
+MOST_TIMES = 500
 SLICE_S = 0.25  # between two messages about what is being loaded
 MOST_SESSIONS = 500
 MOST_CHARACTERS = 48_000_000
@@ -165,6 +172,7 @@ class ReportPage:
         self._sections = {section.name: section for section in sections}
         self._registry = registry
         self._bench = bench
+        self._took: dict[tuple[str, ...], str] = {}
         opening = [section.name for section in sections if section.opening is not None]
         self._sessions = Sessions(opening)
 
@@ -197,6 +205,9 @@ class ReportPage:
             yield _message([], busy=session.busy)
             raise SpecvizError("this page has changed: load it again")
         job = session.start_job()
+        if job is None and not section.engine:
+            yield from self._do_beside(session, section, action, _texts_in(data.get("values")))
+            return
         if job is None:
             yield _message([], busy=session.busy)
             raise SpecvizError("one task at a time: wait for the running one, or stop it")
@@ -252,7 +263,9 @@ class ReportPage:
                 session.keys[name] = key
                 if section is done and section.again is None:
                     continue
-                session.shown[name] = _begin(section, look, session.shown.get(name))
+                before = session.shown.get(name)
+                begun = _begin(section, look, before)
+                session.shown[name] = _filled(section, begun, before, self._takes(section, look))
                 if section.opening is not None and name not in session.due:
                     session.due.append(name)
                 renewed.append(name)
@@ -309,7 +322,11 @@ class ReportPage:
             look = self._look(session)
             models = yield from self._load_models(session, section)
             if not session.stop.is_set():
-                yield from self._take_turns(session, section, action(look, values), job, key)
+                begun_at = time.monotonic()
+                work = action(look, values)
+                is_done = yield from self._take_turns(session, section, work, job, key)
+                if is_done and action is _first_act(section):
+                    self._note_time(session, section, values, time.monotonic() - begun_at)
             del models
         except Exception as error:  # models and traces of strangers may raise anything
             job.changed[section.name] = None
@@ -318,6 +335,34 @@ class ReportPage:
         job.say = _verdicts(session.shown[section.name])
         renewed = self._renew(session, done=section)
         job.changed |= dict.fromkeys((section.name, *renewed))
+
+    def _do_beside(
+        self, session: Session, section: Section, action: Act, values: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Does work that asks no model, beside the job that goes on."""
+        try:
+            for shown in action(self._look(session), values):
+                session.shown[section.name] = shown
+                yield _message([shown], busy=session.busy)
+        except Exception as error:
+            yield _message([], busy=session.busy)
+            raise SpecvizError(describe_error(error)) from error
+
+    def _takes(self, section: Section, look: Look) -> str:
+        """The words on how long the section's work took the last time; empty where it was never done."""
+        return self._took.get(_work_key(section, look), "")
+
+    def _note_time(
+        self, session: Session, section: Section, values: Mapping[str, str], seconds: float
+    ) -> None:
+        """Keeps for all visitors how long the work of the section's first button took."""
+        shown = session.shown[section.name]
+        settings = _list_settings(shown, values)
+        words = f"It took {duration(seconds)} the last time on this machine{settings}."
+        self._took[_work_key(section, self._look(session))] = words
+        while len(self._took) > MOST_TIMES:
+            self._took.pop(next(iter(self._took)))
+        session.shown[section.name] = _filled(section, shown, None, words)
 
     def _end(self, session: Session, job: ReportWork) -> str:
         """Ends the job: the page is idle. All that has changed is sent once more: a page may have missed a message."""
@@ -353,9 +398,11 @@ class ReportPage:
 
     def _take_turns(
         self, session: Session, section: Section, work: Work, job: ReportWork, key: object
-    ) -> Iterator[str]:
-        """Does the work in turns, until it is stopped or the section's key is another one."""
+    ) -> Generator[str, None, bool]:
+        """Does the work in turns, until it is stopped or the section's key is another one; returns whether it came to
+        its end."""
         name = section.name
+        takes = self._takes(section, self._look(session))
         before = session.shown[name]
         job.changed[name] = None
         turns = work
@@ -364,17 +411,17 @@ class ReportPage:
             turns = self._bench.in_turns(work, asker)
         try:
             for shown in turns:
-                if section.keeps:
-                    shown = _put_above(shown, before)
+                shown = _filled(section, _put_above(shown, before), before, takes)
                 with session.renewing:
                     if session.keys[name] != key:
-                        return
+                        return False
                     session.shown[name] = shown
                 yield _message([shown], busy=name)
                 if session.stop.is_set():
-                    return
+                    return False
+            return True
         except Unwanted:
-            return
+            return False
         finally:
             work.close()
             session.shown[name] = end_bars(session.shown[name])
@@ -396,6 +443,54 @@ def _begin(section: Section, look: Look, before: PageSection | None = None) -> P
     except Exception as error:  # a trace may come from anywhere
         words = WordsBlock(describe_error(error))
         return PageSection(section.name, section.name.replace("_", " "), "", (), [words])
+
+
+def _first_act(section: Section) -> Act | None:
+    return next(iter(section.acts.values()), None)
+
+
+def _work_key(section: Section, look: Look) -> tuple[str, ...]:
+    """A value that changes with what decides how long the section's work takes: the models that it needs."""
+    try:
+        return (section.name, *section.needs(look))
+    except SpecvizError:
+        return (section.name,)
+
+
+def _list_settings(section: PageSection, values: Mapping[str, str]) -> str:
+    """The settings of work that was done: the fields in sight, and every number."""
+    words = []
+    for control in (*section.controls, *section.options):
+        if isinstance(control, CountControl):
+            words.append(f"{control.label} {values.get(control.name)}")
+        elif isinstance(control, ChoiceControl) and control in section.controls:
+            chosen = values.get(control.name)
+            words += [
+                f"{control.label} {each}" for each, value in control.options if value == chosen
+            ]
+    return f", with {', '.join(words)}" if words else ""
+
+
+def _filled(
+    section: Section, shown: PageSection, before: PageSection | None, takes: str
+) -> PageSection:
+    """The section with something to look at, and with how long its work takes.
+
+    Without a result, it shows its last one, from before the run on Explore changed, else its example.
+    """
+    if section.example is None:
+        return shown
+    if section.engine and section.acts and shown.controls:
+        words = takes or shown.takes or NOT_TIMED
+        shown = msgspec.structs.replace(shown, takes=words)
+    if any(blocks.is_picture(block) for block in shown.blocks):
+        return shown
+    found = [] if before is None else before.blocks
+    examples = [block for block in found if isinstance(block, ExampleBlock)]
+    if not examples and any(blocks.is_picture(block) for block in found):
+        last = [block for block in found if not (_is_progress(block) or blocks.is_passing(block))]
+        examples = [ExampleBlock(LAST_RESULT, last)]
+    return _with_blocks(shown, [*(examples or [section.example()]), *shown.blocks])
 
 
 def _with_blocks(section: PageSection, shown: Sequence[PageBlock]) -> PageSection:
@@ -425,7 +520,7 @@ def _put_above(section: PageSection, before: PageSection) -> PageSection:
     if not all(_is_progress(block) for block in section.blocks):
         return section
     found = [
-        block for block in before.blocks if not (_is_progress(block) or blocks.is_notice(block))
+        block for block in before.blocks if not (_is_progress(block) or blocks.is_passing(block))
     ]
     return _with_blocks(before, [*section.blocks, *found])
 

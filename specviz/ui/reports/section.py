@@ -8,7 +8,7 @@ from typing import Any
 
 from specviz.errors import SpecvizError
 from specviz.trace import Settings, Trace
-from specviz.views.blocks import PageSection
+from specviz.views.blocks import ExampleBlock, PageSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Section:
     """The models that the buttons need."""
     opening: Callable[[Look], Work] | None = None
     """The work that begins by itself in a new section, with models that are loaded already."""
-    keeps: bool = False
-    """Whether earlier findings stay below while the work shows only its progress."""
+    example: Callable[[], ExampleBlock] | None = None
+    """What is shown until there is a result. A section with one also says how long its first button's work takes."""
     engine: bool = True
     """Whether the work asks models, and so takes turns at the engine."""
     again: Callable[[Look, PageSection], PageSection] | None = None

@@ -35,7 +35,7 @@ ABOUT = {
         "over whole texts? And how many problems come out right where whole reasoning steps are taken from the draft?",
     ),
 }
-EMPTY = "Nothing measured yet. It takes some minutes; the numbers are only good if nothing else runs meanwhile."
+EMPTY = "Nothing measured yet. The numbers are only good if nothing else runs meanwhile."
 NO_WAITS = (
     "Nothing measured yet. “Measure” runs a short and a long prompt, with and without the draft."
 )
@@ -61,6 +61,7 @@ CAPTIONS = {
 TONES: dict[bool | None, Tone] = {True: "accepted", False: "rejected", None: "ignored"}
 NUMBERS = "claim-numbers"
 MOST = 1_000
+RATES = ("accepted tokens alone", "with the target's own", "without a draft")
 FIELDS = {"drafted": ("tokens drafted", 5), "draft_ms": ("ms to draft them", 2), "check_ms": ("ms to check them", 33),
           "accepted": ("of them accepted", 4)}  # fmt: skip
 
@@ -95,10 +96,17 @@ def _cell(value: str | ClaimReading) -> Cell:
 def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> PageSection:
     """The section that works out a claim's own numbers."""
     values = (drafted, draft_ms, check_ms, accepted)
-    controls = []
+    fields = []
+    options = []
     for (name, (words, _)), value in zip(FIELDS.items(), values, strict=True):
-        controls.append(blocks.CountControl(name, words, value, 0, MOST))
-    stated, whole, alone = stated_rates(*values)
+        place = options if name == "draft_ms" else fields
+        place.append(blocks.CountControl(name, words, value, 0, MOST))
+    rates = stated_rates(*values)
+    stated, whole, alone = rates
+    rows = []
+    for name, tone, rate in zip(RATES, ("accepted", "bonus", "plain"), rates, strict=True):
+        width = 100 * rate / max(rates)
+        rows.append(blocks.bar(name, [(tone, width)], [f"{rate:.0f} tokens/s"]))
     words = [
         "Counting the accepted tokens: ", f"{stated:.0f} tokens/s", ". The check also writes one token of the target's "
         "own: ", f"{whole:.0f} tokens/s", f". If a token without a draft takes as long as a check, that is {alone:.0f} "
@@ -106,7 +114,7 @@ def claim_numbers(drafted: int, draft_ms: int, check_ms: int, accepted: int) -> 
         f"{draft_ms / drafted / check_ms:.3f}.",
     ]  # fmt: skip
     lead = "Type in the numbers of a worked example, as introductions give them, and see what they come to."
-    controls.append(blocks.ButtonControl("work", "Work it out"))
-    return blocks.PageSection(
-        NUMBERS, "A claim's own numbers", lead, controls, [blocks.WordsBlock(words)]
-    )
+    button = blocks.ButtonControl("work", "Work it out", free=True)
+    shown = [blocks.WordsBlock(words), blocks.BarsBlock(rows, first="count")]
+    title = "A claim's own numbers"
+    return blocks.PageSection(NUMBERS, title, lead, [*fields, button], shown, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specviz.views import blocks
@@ -19,10 +20,7 @@ LEAD = (
     "What a drafted token costs on this machine, and how long the target model takes to check several tokens in one "
     "pass. Speculative decoding pays off while checking many tokens takes little longer than writing one."
 )
-EMPTY = (
-    "Nothing measured yet. It takes a few seconds with the bundled models. The numbers are only good if nothing else "
-    "runs meanwhile."
-)
+EMPTY = "Nothing measured yet. The numbers are only good if nothing else runs meanwhile."
 CACHE_NOTE = (
     "The dashed floor assumes that the weights come from memory. A small model's weights can stay in the processor's "
     "cache, which is faster, so a pass can fall below the floor."
@@ -170,18 +168,24 @@ def _batch_table(costs: Costs) -> TableBlock:
 
 def chart(costs: Costs) -> Chart:
     """Verify time against tokens, beside as many single passes, and the time that reading the weights takes."""
-    ns = list(range(1, len(costs.verify_ms) + 1))
+    return growth_chart(range(1, len(costs.verify_ms) + 1), costs.verify_ms, costs.floor_ms)
+
+
+def growth_chart(
+    ns: Sequence[int], verify_ms: Sequence[float], floor_ms: float | None = None
+) -> Chart:
+    """The same for these numbers of tokens. floor_ms: the time that reading the weights takes, where it is known."""
     hover = "%{x} tokens in one pass: %{y:.2f} ms"
-    measured = curve("one pass, measured", "verify", ns, costs.verify_ms, hover)
+    measured = curve("one pass, measured", "verify", ns, verify_ms, hover)
     measured["mode"] = "lines+markers"
-    passes = [costs.verify_ms[0] * n for n in ns]
+    passes = [verify_ms[0] * n for n in ns]
     hover = "%{x} passes over one token: %{y:.2f} ms"
-    singly = curve("as many passes over one token", "plain", ns, passes, hover, "dot")
-    floor = [costs.floor_ms] * len(ns)
-    hover = "reading the weights: %{y:.2f} ms"
-    reading = curve("reading the weights once", "ignored", ns, floor, hover, "dash")
-    lines = [measured, singly, reading]
-    top = ROOM * max(*costs.verify_ms, costs.floor_ms)
+    lines = [measured, curve("as many passes over one token", "plain", ns, passes, hover, "dot")]
+    if floor_ms is not None:
+        hover = "reading the weights: %{y:.2f} ms"
+        floor = [floor_ms] * len(ns)
+        lines.append(curve("reading the weights once", "ignored", ns, floor, hover, "dash"))
+    top = ROOM * max(*verify_ms, floor_ms or 0)
     time = {"title": {"text": "milliseconds"}, "range": [0, round(top, 4)]}
     axes = axes_of("new tokens in one pass of the target model", time) | {"showlegend": True}
     title = "Time to check several tokens at once"

@@ -9,14 +9,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specviz.analysis.given_text import is_own_plan
-from specviz.trace.metrics import METRICS, metrics
+from specviz.trace.metrics import METRICS, count, metrics
 from specviz.trace.tool_names import SGLANG, VLLM, WAYS_OF_DRAFTING, export, tool_numbers
 from specviz.views import blocks
-from specviz.views.blocks import PageSection, SegmentsBlock, TableBlock, TextDivision, Words
+from specviz.views.blocks import (
+    PageBlock,
+    PageSection,
+    SegmentsBlock,
+    TableBlock,
+    TextDivision,
+    Words,
+)
 from specviz.views.compare import plan_charts as charts
 from specviz.views.explore.charts import Chart
 from specviz.views.explore.speed import progress_words
-from specviz.views.words import label, percent, prose
+from specviz.views.words import duration, label, percent, prose
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown
@@ -258,6 +265,12 @@ WHY_SLOW = (
 )
 
 
+TIMES = (
+    "Shorter drafts and rejections take their share first. Three more factors need measured times: draft cost, verify "
+    "growth and overhead."
+)
+
+
 def why_slow(
     breakdown: Breakdown | None,
     *,
@@ -267,11 +280,16 @@ def why_slow(
     running: Measuring | None = None,
     refusal: str = "",
     instead: str = "",
+    seconds: float | None = None,
 ) -> PageSection:
     """The section on the factors of the speedup.
 
     running: the progress of measuring. refusal: why there is no breakdown. instead: why the speedup says nothing.
+    seconds: how long measuring takes by the measured costs, where they tell.
     """
+    takes = ""
+    if seconds is not None:
+        takes = f"By the costs measured on this machine, it takes about {duration(seconds)}."
     controls = []
     if has_run:
         controls.append(blocks.ButtonControl("speed", "Measure the speed", primary=not has_speed))
@@ -281,13 +299,32 @@ def why_slow(
         shown.append(blocks.progress(running.done, running.total, words))
     if breakdown is None:
         missing = refusal or _missing_words(has_run, has_costs, has_speed)
-        return blocks.PageSection(*WHY_SLOW, controls, [*shown, blocks.WordsBlock(missing)])
+        shown.append(blocks.WordsBlock(missing))
+        return blocks.PageSection(*WHY_SLOW, controls, shown, takes=takes)
     verdict = [f"Measured: {instead}."] if instead else _verdict_words(breakdown)
     shown.append(blocks.WordsBlock(verdict))
     shown.append(blocks.ChartBlock(charts.factors_chart(breakdown)))
     shown.append(_factors_table(breakdown))
     shown += [blocks.WordsBlock(note, small=True) for note in breakdown.notes]
-    return blocks.PageSection(*WHY_SLOW, controls, shown)
+    return blocks.PageSection(*WHY_SLOW, controls, shown, takes=takes)
+
+
+def tokens_left(recorded: Trace) -> list[PageBlock]:
+    """The factors that need no times: the tokens of a step of this run, from the ideal to what was written."""
+    counters = count(recorded)
+    ideal = recorded.steps[-1].settings.k + 1
+    left = {
+        "ideal": float(ideal),
+        "drafted": 1 + counters.num_drafted / counters.num_steps,
+        "written": counters.num_emitted / counters.num_steps,
+    }
+    rows = []
+    for name, tokens in left.items():
+        rows.append(blocks.bar(name, [("accepted", 100 * tokens / ideal)], [f"{tokens:.2f}"]))
+    return [
+        blocks.BarsBlock(rows, heads=["tokens per target call"], first="count"),
+        blocks.WordsBlock(TIMES),
+    ]
 
 
 def _missing_words(has_run: bool, has_costs: bool, has_speed: bool) -> str:

@@ -16,6 +16,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, metrics
 from specviz.views import blocks
 from specviz.views.blocks import (
+    BarsBlock,
     Cell,
     ChoiceControl,
     CountControl,
@@ -25,6 +26,7 @@ from specviz.views.blocks import (
     PageControl,
     PageSection,
     TableBlock,
+    Tone,
     Words,
 )
 from specviz.views.compare.race_words import (
@@ -48,7 +50,7 @@ LEAD = (
     "Two setups continue the same prompts from the same seed. Each really runs on this machine, twice per prompt, in "
     "alternation, after a warm-up. Reading the prompt counts on both sides. Then both are replayed side by side."
 )
-NOTHING = "Nothing raced yet. Choose two setups and press Race. It takes some seconds."
+NOTHING = "Nothing raced yet. Choose two setups and press Race."
 BEFORE = (
     "This race was run before the run that is on Explore now. Its own settings are stated below."
 )
@@ -153,25 +155,27 @@ def race(
         offer.prompt,
         ". To race another, run it on Explore first.",
     ]
-    return blocks.PageSection(NAME, TITLE, lead, _controls(offer, choices), shown)
+    return blocks.PageSection(
+        NAME, TITLE, lead, _controls(offer, choices), shown, _options(offer, choices)
+    )
 
 
 def with_earlier_result(fresh: PageSection, shown: PageSection) -> PageSection:
     """The section of another run on Explore, with the result of the race that was shown before."""
     notices = [block for block in fresh.blocks if blocks.is_notice(block)]
     notices = [notice for notice in notices if notice.words != NOTHING]
-    result = [block for block in shown.blocks if not blocks.is_notice(block)]
+    result = [block for block in shown.blocks if not blocks.is_passing(block)]
     return msgspec.structs.replace(fresh, blocks=[*notices, blocks.notice(BEFORE), *result])
 
 
 def has_result(section: PageSection) -> bool:
-    return any(not blocks.is_notice(block) for block in section.blocks)
+    return not all(blocks.is_passing(block) for block in section.blocks)
 
 
 def chosen_values(section: PageSection) -> dict[str, str | int]:
-    """The values of a section's controls by name."""
+    """The values of a section's fields by name."""
     values = {}
-    for control in section.controls:
+    for control in (*section.controls, *section.options):
         if isinstance(control, (ChoiceControl, CountControl, LinesControl)):
             values[control.name] = control.value
     return values
@@ -183,22 +187,39 @@ def heat_to_replay(result: Race) -> int:
 
 
 def _controls(offer: RaceOffer, choices: RaceChoices) -> list[PageControl]:
+    return [
+        blocks.ChoiceControl("left", LETTERS[0], offer.setups, choices.left),
+        blocks.ChoiceControl("right", LETTERS[1], offer.setups, choices.right),
+        blocks.CountControl("prompts", "Prompts", choices.prompts, 1, MOST_PROMPTS),
+        blocks.ButtonControl("race", "Race", primary=True),
+    ]
+
+
+def _options(offer: RaceOffer, choices: RaceChoices) -> list[PageControl]:
     temperatures = []
     for value in offer.temperatures:
         words = f"{float(value):g}"
         temperatures.append(("0: the most likely token" if float(value) == 0 else words, value))
     most = offer.most_tokens
     return [
-        blocks.ChoiceControl("left", LETTERS[0], offer.setups, choices.left),
         blocks.CountControl("k_left", f"K of {LETTERS[0]}", choices.k_left, 1, MAX_K),
-        blocks.ChoiceControl("right", LETTERS[1], offer.setups, choices.right),
         blocks.CountControl("k_right", f"K of {LETTERS[1]}", choices.k_right, 1, MAX_K),
         blocks.ChoiceControl("temperature", "Temperature", temperatures, repr(choices.temperature)),
         blocks.CountControl("tokens", "Tokens", choices.tokens, min(FEWEST_TOKENS, most), most),
-        blocks.CountControl("prompts", "Prompts", choices.prompts, 1, MOST_PROMPTS),
         blocks.LinesControl("own", "Own prompts, one per line", choices.own, HINT, MOST_CHARACTERS),
-        blocks.ButtonControl("race", "Race", primary=True),
     ]
+
+
+def calls_bars(runs: Sequence[tuple[str, Trace]]) -> BarsBlock:
+    """The target calls of recorded runs with these names, without times: those were not taken in turn."""
+    rows = []
+    most = max(metrics(trace)["target_calls"] for _, trace in runs)
+    for name, trace in runs:
+        calls = metrics(trace)["target_calls"]
+        tone: Tone = "accepted" if trace.steps[-1].settings.drafts else "plain"
+        values = metric_cells(trace)[2:4]
+        rows.append(blocks.bar(name, [(tone, 100 * calls / most)], values))
+    return BarsBlock(rows, heads=WORDS[2:4], first="setup")
 
 
 def _progress_blocks(result: Race, titles: Titles, seat: Seat) -> list[PageBlock]:

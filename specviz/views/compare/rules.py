@@ -54,7 +54,7 @@ def side_by_side(result: SideBySide | None) -> PageSection:
     """The section that compares all rules. result: None before the button was pressed."""
     controls = [blocks.ButtonControl("judge", "Judge with every rule", primary=True)]
     if result is None:
-        words = "Nothing judged yet. It needs a run with drafted tokens and takes a few seconds."
+        words = "Nothing judged yet. It needs a run with drafted tokens."
         return blocks.PageSection(NAME, TITLE, LEAD, controls, [blocks.WordsBlock(words)])
     shown = []
     if result.done < result.total:

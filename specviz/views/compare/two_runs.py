@@ -2,10 +2,14 @@
 
 from specviz.trace import Trace
 from specviz.views import blocks
-from specviz.views.blocks import Options, PageBlock, PageSection
+from specviz.views.blocks import Options, PageBlock, PageSection, TableBlock
 from specviz.views.compare.race import LETTERS, WORDS, metric_cells
 from specviz.views.compare.race_words import Titles, bare_title
-from specviz.views.compare.side_by_side_player import num_shown, side_by_side_block
+from specviz.views.compare.side_by_side_player import (
+    difference_words,
+    num_shown,
+    side_by_side_block,
+)
 
 NAME = "two-runs"
 TITLE = "Two runs side by side"
@@ -29,26 +33,35 @@ def two_runs(
     controls = [
         blocks.ChoiceControl("left", LETTERS[0], options, chosen[0]),
         blocks.ChoiceControl("right", LETTERS[1], options, chosen[1]),
-        blocks.ButtonControl("show", "Show", primary=True),
+        blocks.ButtonControl("show", "Show", primary=True, free=True),
     ]
     shown = [blocks.WordsBlock(NOTHING)] if traces is None else _comparison_blocks(traces, titles)
     return blocks.PageSection(NAME, TITLE, LEAD, controls, shown)
 
 
+def summary(traces: tuple[Trace, Trace], titles: Titles) -> list[PageBlock]:
+    """The numbers of both runs, and the place where their texts first differ."""
+    words = blocks.WordsBlock(difference_words(*traces, titles))
+    return [_numbers(traces, titles), words]
+
+
 def _comparison_blocks(traces: tuple[Trace, Trace], titles: Titles) -> list[PageBlock]:
-    rows = []
     notes = []
     for title, trace in zip(titles, traces, strict=True):
-        name = bare_title(title)
-        cells = metric_cells(trace)
-        rows.append([name, *cells[1:]])  # without tokens/s
         most = num_shown(trace)
         if most < len(trace.steps):
-            note = f"{name} is long: only its first {most:,} steps are shown."
+            note = f"{bare_title(title)} is long: only its first {most:,} steps are shown."
             notes.append(blocks.WordsBlock(note))
     return [
-        blocks.TableBlock(("run", *WORDS[1:]), rows),
+        _numbers(traces, titles),
         *notes,
         side_by_side_block(*traces, "token", titles),
         blocks.WordsBlock(PACE, small=True),
     ]
+
+
+def _numbers(traces: tuple[Trace, Trace], titles: Titles) -> TableBlock:
+    rows = []
+    for title, trace in zip(titles, traces, strict=True):
+        rows.append([bare_title(title), *metric_cells(trace)[1:]])  # without tokens/s
+    return blocks.TableBlock(("run", *WORDS[1:]), rows)
