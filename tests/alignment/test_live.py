@@ -52,7 +52,7 @@ def summary_of(section):
 
 def test_before_it_is_asked_the_section_says_so(visit):
     section = visit().look("compare")[SECTION]
-    assert kinds(section) == ["words"]
+    assert kinds(section) == ["words", "example"]
     assert [control["kind"] for control in section["controls"]] == ["choice", "lines", "count", "button"]
     titles = [words for words, _ in section["controls"][0]["options"]]
     assert titles[1:-1] == [kind["title"] for kind in prompts_file()["kinds"]]

@@ -6,7 +6,7 @@ from typing import get_type_hints
 import msgspec
 from msgspec import UNSET, Struct
 
-from specviz.views.blocks import DetailsBlock, PageBlock, PageControl, PageSection
+from specviz.views.blocks import DetailsBlock, ExampleBlock, PageBlock, PageControl, PageSection
 
 
 def kind_of(part: PageBlock | PageControl) -> str:
@@ -20,10 +20,10 @@ def kinds(section: PageSection) -> list[str]:
 
 
 def every_block(shown: Sequence[PageBlock]) -> Iterator[PageBlock]:
-    """Yields the blocks, and behind each fold those inside it."""
+    """Yields the blocks, and those inside each fold and each example."""
     for block in shown:
         yield block
-        if isinstance(block, DetailsBlock):
+        if isinstance(block, (DetailsBlock, ExampleBlock)):
             yield from every_block(block.blocks)
 
 

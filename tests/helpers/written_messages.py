@@ -18,6 +18,7 @@ from specviz.trace.shipped import shipped_trace
 from specviz.ui.explore import library, share
 from specviz.ui.explore.handlers import standing_of
 from specviz.ui.registry import Registry
+from specviz.ui.reports.examples import EXAMPLES
 from specviz.ui.view import view_of
 from specviz.views import site
 from specviz.views.blocks import PageBlock, PageMessage, PageRecord, PageSection, TextsBlock, whole_page
@@ -120,6 +121,9 @@ def _compare() -> Iterator[PageSection]:
     yield two_runs.two_runs(OPTIONS, ("one", "other"), both, TITLES)
     yield from plan_theory.given_text(recorded, measured)
     yield plan.tool_names(recorded)
+    yield PageSection(
+        "examples", "Examples", "", blocks=[make() for make in EXAMPLES.values()], takes="It takes a day."
+    )
     yield costs.costs(measured, context_length=128, most_context=900, running=Measured(3, 12, "checking 4 tokens"))
 
 

@@ -68,7 +68,7 @@ def page(pool):
 
 
 def control(section, name):
-    return next(each for each in section["controls"] if each.get("name") == name)
+    return next(each for each in section["controls"] + section["options"] if each.get("name") == name)
 
 
 def values_of(section, name):

@@ -104,7 +104,7 @@ def test_measured_costs_reach_every_section_that_needs_them(pool, trace, monkeyp
 def test_what_introductions_claim_is_measured_without_a_run_and_stays_for_the_next_visitor(pool, section, monkeypatch):
     few_claims(monkeypatch)
     visit = Visit(pool)
-    assert kinds(visit.look("compare")[section]) == ["words"]
+    assert kinds(visit.look("compare")[section]) == ["words", "example"]
     shown = visit.press("compare", section, "measure", {})[section]
     assert {block["kind"] for block in shown["blocks"]} == {"table"}
     again = visit.pages["compare"].look("another", {"place": {"run": None, "step": None, "ref": None}})

@@ -10,7 +10,7 @@ const choice = (value, options = ['right', 'wrong']) => ({ kind: 'choice', name:
 /** @param {string} text @returns {WordsBlock} */
 const words = (text) => ({ kind: 'words', words: text, small: false });
 /** @type {PageSection} */
-const base = { id: 'all', title: 'Everything', lead: ['Kept with ', '63 %'], controls: [choice('right')], blocks: [words('first')] };
+const base = { id: 'all', title: 'Everything', lead: ['Kept with ', '63 %'], controls: [choice('right')], options: [], takes: '', blocks: [words('first')] };
 /** @param {Partial<PageSection>} changes */
 const draw = (changes = {}, root = node()) => {
   render(html`<${Section} ...${base} ...${changes} host=${{ act() {}, halt() {} }} />`, root);
@@ -65,7 +65,7 @@ test('a number keeps what was set as a text', () => {
 
 test('controls that come and go leave the others in their place', () => {
   /** @param {string} label @returns {PageControl} */
-  const button = (label) => ({ kind: 'button', do: label, label, primary: false });
+  const button = (label) => ({ kind: 'button', do: label, label, primary: false, free: false });
   const root = draw({ controls: [choice('right'), button('a')] }), [box] = all(root, 'select');
   draw({ controls: [button('b'), choice('right'), button('a')] }, root);
   assert.deepEqual(texts(root, '.sv-button'), ['b', 'a']);
@@ -75,7 +75,7 @@ test('controls that come and go leave the others in their place', () => {
 test('a button sends what is set, and nothing where a number is out of its bounds', async () => {
   const sent = [], root = node();
   /** @type {PageControl[]} */
-  const controls = [choice('right'), { kind: 'count', name: 'n', label: 'Redraws', value: 5000, low: 100, high: 20000 }, { kind: 'button', do: 'redraw', label: 'Redraw', primary: true }];
+  const controls = [choice('right'), { kind: 'count', name: 'n', label: 'Redraws', value: 5000, low: 100, high: 20000 }, { kind: 'button', do: 'redraw', label: 'Redraw', primary: true, free: false }];
   render(html`<${Section} ...${base} controls=${controls} host=${{ act: (...all_) => sent.push(all_) }} />`, root);
   const [rule] = all(root, 'select'), [count] = all(root, 'input'), press = () => fire(all(root, '[data-act=redraw]')[0], 'click');
   rule.value = 'wrong';
@@ -83,5 +83,31 @@ test('a button sends what is set, and nothing where a number is out of its bound
     count.value = set;
     await press();
   }
-  assert.deepEqual(sent, [['all', 'redraw', { rule: 'wrong', n: '700' }]]);
+  assert.deepEqual(sent, [['all', 'redraw', { rule: 'wrong', n: '700' }, false]]);
+});
+
+test('fields behind the fold are sent with those in sight, and one that is out of its bounds opens it', async () => {
+  const sent = [], root = node();
+  /** @type {Partial<PageSection>} */
+  const form = { controls: [choice('right'), { kind: 'button', do: 'redraw', label: 'Redraw', primary: true, free: false }], options: [{ kind: 'count', name: 'n', label: 'Redraws', value: 5000, low: 100, high: 20000 }] };
+  render(html`<${Section} ...${base} ...${form} host=${{ act: (...all_) => sent.push(all_) }} />`, root);
+  const [fold] = all(root, 'details'), [count] = all(root, 'details input'), press = () => fire(all(root, '[data-act=redraw]')[0], 'click');
+  assert.deepEqual(texts(root, 'summary'), ['Options']);
+  count.value = '7';
+  await press();
+  assert.deepEqual([sent, fold.open], [[], true]);
+  count.value = '700';
+  await press();
+  assert.deepEqual(sent, [['all', 'redraw', { rule: 'right', n: '700' }, false]]);
+});
+
+test('an example stands above the controls, what was found below them, and a button names the sentence that says why it waits', () => {
+  const root = draw({
+    controls: [{ kind: 'button', do: 'go', label: 'Go', primary: true, free: false }], takes: 'It took 3 s the last time on this machine.',
+    blocks: [words('not yet'), { kind: 'example', source: ['Example, from ', 'a run', '.'], blocks: [words('shown')] }],
+  });
+  assert.deepEqual(all(root, '.sv-section')[0].children.map((each) => each.textContent.trim()), [
+    'Everything', 'Kept with 63 %', 'Example, from a run.shown', 'GoIt took 3 s the last time on this machine.', 'not yet',
+  ]);
+  assert.equal(all(root, '.sv-button')[0].attributes['aria-describedby'], all(root, '.sv-why')[0].id || all(root, '.sv-why')[0].attributes.id);
 });

@@ -50,10 +50,10 @@ const drawn = (view) => {
 
 // ---- report pages ----------------------------------------------------------------------------------------------------
 const REPORT = '<div class="sv-report"><div class="sv-report-body"></div><p class="sv-live"></p></div>';
-const READ = ['title', 'lead', 'say', 'label', 'words', 'caption', 'text', 'rest', 'prompt', 'problem', 'end', 'said', 'question', 'misconception', 'teacher', 'minutes', 'note'];
-const LISTED = ['columns', 'heads', 'tokens'];
+const READ = ['title', 'lead', 'say', 'label', 'words', 'caption', 'text', 'rest', 'prompt', 'problem', 'end', 'said', 'question', 'misconception', 'teacher', 'minutes', 'note', 'takes'];
+const LISTED = ['columns', 'heads', 'tokens', 'source'];
 /** @param {PageBlock[]} blocks @returns {PageBlock[]} */
-const nested = (blocks) => blocks.flatMap((block) => [block, ...(block.kind === 'details' ? nested(block.blocks) : [])]);
+const nested = (blocks) => blocks.flatMap((block) => [block, ...(block.kind === 'details' || block.kind === 'example' ? nested(block.blocks) : [])]);
 const everyBlock = () => written.PageMessage.flatMap(({ sections }) => sections.flatMap(({ blocks }) => nested(blocks)));
 
 // A file to be saved has its words in no page, every other K is behind its slider, and no task is done yet.

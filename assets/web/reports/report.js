@@ -45,18 +45,22 @@ const Button = ({ control, why, send }) => html`<button type="button" class="sv-
 /** @param {HTMLElement} controls */
 function valuesOf(controls) {
   const fields = [.../** @type {NodeListOf<Box>} */ (controls.querySelectorAll('input, select, textarea'))];
-  const wrong = fields.find((field) => !field.checkValidity());
-  if (wrong) {
-    const fold = wrong.closest('details');
-    if (fold) fold.open = true;
+  const wrong = fields.find((field) => !field.reportValidity()), fold = wrong?.closest('details');
+  if (fold && !fold.open) {
+    fold.open = true;
     wrong.reportValidity();
-    return null;
   }
+  if (wrong) return null;
   return Object.fromEntries(fields.map(({ name, value }) => [name, value]));
 }
 
-/** @param {readonly PageControl[]} controls */
-const fieldsOf = (controls) => controls.map((control) => control.kind !== 'button' && html`<${Field} key=${`${control.kind} ${control.name}`} control=${control} />`);
+/** @param {{ kind: string }} control */
+const isButton = ({ kind }) => kind === 'button';
+/** @param {{ kind: string }} block */
+const isExample = ({ kind }) => kind === 'example';
+/** @param {PageControl[]} controls */
+const fieldsOf = (controls) => /** @type {FieldControl[]} */ (controls.filter((control) => !isButton(control))).map((control) => html`
+  <${Field} key=${`${control.kind} ${control.name}`} control=${control} />`);
 
 // An example is looked at first, then the controls, then what was found. Fields that few people need stand behind a fold.
 /** @param {PageSection & { host: Omit<BlockHost, 'title' | 'why'> }} props */
@@ -67,13 +71,12 @@ export function Section({ id, title, lead, controls, options, takes, blocks, hos
     const values = valuesOf(row.current);
     if (values) host.act(id, control.do, values, control.free);
   };
-  const isExample = ({ kind }) => kind === 'example';
   return html`<section class="sv-card sv-section" data-section=${id} tabindex="-1">
     <h2>${title}</h2><p class="sv-section-lead" hidden=${!lead.length}>${worded(lead)}</p>
     <${Blocks} blocks=${blocks.filter(isExample)} host=${inside} />
     <div class="sv-controls" hidden=${!controls.length} ref=${row}>${fieldsOf(controls)}
       ${options.length > 0 && html`<details class="sv-options"><summary class="sv-button">Options</summary><div class="sv-options-fields">${fieldsOf(options)}</div></details>`}
-      ${controls.map((control) => control.kind === 'button' && html`<${Button} key=${`button ${control.do}`} control=${control} why=${why} send=${send} />`)}
+      ${/** @type {ButtonControl[]} */ (controls.filter(isButton)).map((control) => html`<${Button} key=${control.do} control=${control} why=${why} send=${send} />`)}
       <p class="sv-takes sv-small" hidden=${!takes}>${takes}</p><p class="sv-why sv-small" id=${why} /></div>
     <div class="sv-blocks"><${Blocks} blocks=${blocks.filter((block) => !isExample(block))} host=${inside} /></div></section>`;
 }

@@ -325,7 +325,7 @@ class ReportPage:
                 begun_at = time.monotonic()
                 work = action(look, values)
                 is_done = yield from self._take_turns(session, section, work, job, key)
-                if is_done and action is _first_act(section):
+                if is_done and section.tells_time and action is next(iter(section.acts.values())):
                     self._note_time(session, section, values, time.monotonic() - begun_at)
             del models
         except Exception as error:  # models and traces of strangers may raise anything
@@ -349,8 +349,8 @@ class ReportPage:
             raise SpecvizError(describe_error(error)) from error
 
     def _takes(self, section: Section, look: Look) -> str:
-        """The words on how long the section's work took the last time; empty where it was never done."""
-        return self._took.get(_work_key(section, look), "")
+        """The words on how long the section's work took the last time, where that is told; empty before it."""
+        return self._took.get(_work_key(section, look), "") if section.tells_time else ""
 
     def _note_time(
         self, session: Session, section: Section, values: Mapping[str, str], seconds: float
@@ -445,10 +445,6 @@ def _begin(section: Section, look: Look, before: PageSection | None = None) -> P
         return PageSection(section.name, section.name.replace("_", " "), "", (), [words])
 
 
-def _first_act(section: Section) -> Act | None:
-    return next(iter(section.acts.values()), None)
-
-
 def _work_key(section: Section, look: Look) -> tuple[str, ...]:
     """A value that changes with what decides how long the section's work takes: the models that it needs."""
     try:
@@ -480,7 +476,7 @@ def _filled(
     """
     if section.example is None:
         return shown
-    if section.engine and section.acts and shown.controls:
+    if section.tells_time and shown.controls:
         words = takes or shown.takes or NOT_TIMED
         shown = msgspec.structs.replace(shown, takes=words)
     if any(blocks.is_picture(block) for block in shown.blocks):
@@ -490,7 +486,7 @@ def _filled(
     if not examples and any(blocks.is_picture(block) for block in found):
         last = [block for block in found if not (_is_progress(block) or blocks.is_passing(block))]
         examples = [ExampleBlock(LAST_RESULT, last)]
-    return _with_blocks(shown, [*(examples or [section.example()]), *shown.blocks])
+    return _with_blocks(shown, [*shown.blocks, *(examples or [section.example()])])
 
 
 def _with_blocks(section: PageSection, shown: Sequence[PageBlock]) -> PageSection:

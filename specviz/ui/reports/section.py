@@ -82,11 +82,16 @@ class Section:
     opening: Callable[[Look], Work] | None = None
     """The work that begins by itself in a new section, with models that are loaded already."""
     example: Callable[[], ExampleBlock] | None = None
-    """What is shown until there is a result. A section with one also says how long its first button's work takes."""
+    """What is shown until there is a result."""
     engine: bool = True
     """Whether the work asks models, and so takes turns at the engine."""
     again: Callable[[Look, PageSection], PageSection] | None = None
     """The contents for another place, from those that the section has already."""
+
+    @property
+    def tells_time(self) -> bool:
+        """Whether the section says how long its first button's work takes."""
+        return self.example is not None and self.engine and bool(self.acts)
 
 
 def whole_number(values: Mapping[str, str], name: str, low: int, high: int) -> int:
