@@ -174,7 +174,7 @@ def chart(costs: Costs) -> Chart:
 def growth_chart(
     ns: Sequence[int], verify_ms: Sequence[float], floor_ms: float | None = None
 ) -> Chart:
-    """The same for these numbers of tokens. floor_ms: the time that reading the weights takes, where it is known."""
+    """The chart of these numbers of tokens in one pass. floor_ms: to read the weights once, where it is known."""
     hover = "%{x} tokens in one pass: %{y:.2f} ms"
     measured = curve("one pass, measured", "verify", ns, verify_ms, hover)
     measured["mode"] = "lines+markers"
