@@ -144,6 +144,7 @@ def test_who_wants_no_motion_is_shown_the_end(open_page):
 def test_a_race_is_run_and_replayed_at_both_widths(open_page):
     page = open_page(color_scheme="dark", reduced_motion="no-preference")
     compare(page)
+    page.click("[data-section=race] .sv-options > summary")
     page.fill("[data-section=race] [name=tokens]", "16")
     page.fill("[data-section=race] [name=prompts]", "2")
     press(page, "race", "race")
