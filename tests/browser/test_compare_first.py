@@ -33,7 +33,8 @@ SEEN = """() => [...document.querySelectorAll('#compare .sv-section')].map((sect
     measures: Boolean(form && form.querySelector('[data-act]:not([data-free])')),
   };
 })"""
-WAITING = """() => [...document.querySelectorAll('#compare :disabled')].filter((node) => node.checkVisibility()).map((node) => {
+WAITING = """() => [...document.querySelectorAll('#compare :disabled')]
+  .filter((node) => node.checkVisibility()).map((node) => {
   const why = document.getElementById(node.getAttribute('aria-describedby'));
   return [node.textContent, why && why.checkVisibility() ? why.textContent : ''];
 })"""
