@@ -145,6 +145,8 @@ export interface EveryK {
   drafted: Record<string, Array<string>>;
   kinds: Array<string>;
   labels: Array<[string, number]>;
+  curve: Array<[number, number]>;
+  curve_words: string;
 }
 
 /** Blocks to look at in a section that has no result of its own yet. It stands above the section's controls. */
@@ -410,6 +412,22 @@ export interface NextLesson {
   title: string;
 }
 
+/** A button under a run that is over. It pins a token, makes another run or saves a picture. */
+export interface NextStep {
+  does: "picture" | "pin" | "run";
+  words: Array<string>;
+  note?: string;
+  at?: TokenPlace;
+  asks?: Record<string, number | string>;
+  shows?: PictureWords;
+}
+
+/** Why no other K can be told of a run. */
+export interface NoOtherK {
+  refusal: string;
+  why: string;
+}
+
 /** One step, explained beat by beat. */
 export interface Opening {
   step: number;
@@ -482,6 +500,12 @@ export interface PauseEntry {
   title: string;
   words: string;
   section: string;
+}
+
+/** What a picture of a run has beside its tokens. */
+export interface PictureWords {
+  question: string;
+  start: string;
 }
 
 /** A token in a text of the `texts` block of the same page. */
@@ -629,6 +653,7 @@ export interface RunEnd {
   reason: "context" | "cut" | "eos" | "error" | "length" | "stop" | "stopped" | "time";
   words: string;
   answer?: AnswerEnd;
+  next: Array<NextStep>;
 }
 
 /** A run that is over, in words. */

@@ -40,6 +40,14 @@ def as_lines(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, "Assistant:"])
 
 
+def ready_text(prompt: Mapping[str, Any]) -> str:
+    """The text of a ready prompt: a lone question as it is, a longer conversation as plain lines."""
+    messages = prompt.get("messages", ())
+    if len(messages) == 1:
+        return messages[0]["content"]
+    return prompt.get("text") or as_lines(messages)
+
+
 def _as_plain(message: Mapping[str, Any]) -> dict[str, str]:
     role = "system" if message["role"] == "developer" else message["role"]
     content = join_reasoning(message.get(REASONING[0], ""), message["content"])

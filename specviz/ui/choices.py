@@ -13,7 +13,7 @@ from specviz.drafters import METHODS
 from specviz.drafters.method import Method
 from specviz.drafters.params import ModelParam, Value, split_names
 from specviz.models import catalog
-from specviz.models.chat import as_lines
+from specviz.models.chat import ready_text
 from specviz.models.files.hub import is_here
 from specviz.models.quantisation import split_format, with_format
 from specviz.prompts import prompts_file
@@ -157,21 +157,13 @@ def texts_by_title(kinds: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, st
     for kind in kinds:
         texts = {}
         for prompt in kind["prompts"]:
-            texts[title_of_prompt(prompt["name"])] = _text_of(prompt)
+            texts[title_of_prompt(prompt["name"])] = ready_text(prompt)
         texts_by_kind[kind["title"]] = texts
     return texts_by_kind
 
 
 def title_of_prompt(name: str) -> str:
     return name.replace("-", " ").capitalize()
-
-
-def _text_of(prompt: Mapping[str, Any]) -> str:
-    """The prompt's text: a lone question as it is, a longer conversation as plain lines."""
-    messages = prompt.get("messages", ())
-    if len(messages) == 1:
-        return messages[0]["content"]
-    return prompt.get("text") or as_lines(messages)
 
 
 def list_drafts(target: str, *others: str | None) -> tuple[Option, ...]:

@@ -296,7 +296,7 @@ class _Wiring:
         buttons["step"].click(handlers.step, self._everything, stage, **_RUN)
         buttons["resume"].click(handlers.resume, None, stage, **_STREAM)
         buttons["pause"].click(handlers.pause, None, None, **NOW)
-        filled = self.fill(stage.really, handlers.with_k)
+        filled = self.fill(stage.really, handlers.otherwise)
         filled.success(handlers.run, self._everything, stage, **_RUN)
         stage.cancel(handlers.cancel, None, None, **NOW)
         buttons["stop"].click(handlers.stop, None, stage, **NOW)

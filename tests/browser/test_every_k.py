@@ -3,9 +3,12 @@
 import pytest
 from playwright.sync_api import expect
 
+from specviz.trace.shipped import shipped_trace
+from specviz.views.explore.every_k import every_k
+from specviz.views.explore.run_file import stage_page
 from tests.browser.access import serious
 from tests.browser.explore_page import run_to_end, slide
-from tests.browser.windows import PHONE
+from tests.browser.windows import DESKTOP, PHONE
 
 pytestmark = pytest.mark.slow
 
@@ -67,3 +70,43 @@ def test_above_0_no_cell_is_rejected_and_the_runs_own_lanes_come_back(open_page)
     page.wait_for_function("!document.querySelector('.sv-cell.sv-is-likely')")
     page.wait_for_timeout(200)
     assert lanes(page) == before
+
+
+CURVE = ".sv-every-k .sv-curve"
+PLACES = f"""() => [...document.querySelectorAll('{CURVE} circle')].map((mark) => [
+  mark.getAttribute('class'), Number(mark.getAttribute('cx')), Number(mark.getAttribute('cy'))])"""
+HEADED = "getComputedStyle(document.querySelector('.sv-lanes-head'), '::before').content"
+
+
+@pytest.mark.parametrize("size", [DESKTOP, {"width": 1024, "height": 768}, PHONE], ids=["desktop", "small", "phone"])
+def test_a_curve_stands_beside_the_slider_also_before_a_room_and_the_first_column_is_headed_truly(opened, size):
+    recorded = shipped_trace("first-visit")
+    page = opened(stage_page(recorded, charts=False), viewport=size, has_touch=size is PHONE)
+    told = every_k(recorded)
+    own = ["sv-curve-own", *told.curve[told.own - 1]]
+    page.wait_for_selector(CURVE)
+    assert page.evaluate(PLACES) == [own]
+    drag(page, 9)
+    assert page.evaluate(PLACES) == [own, ["sv-curve-at", *told.curve[8]]]
+    assert page.evaluate(HEADED) == '"token"'
+    first = page.locator(".sv-row .sv-step-number").first
+    expect(first).to_have_text("1")
+    labels = page.eval_on_selector_all(".sv-row:first-child .sv-cell", "(nodes) => nodes.map((node) => node.ariaLabel)")
+    assert [label.split(":")[0] for label in labels] == [f"token {number}" for number in range(1, 6)]
+    assert page.evaluate("document.documentElement.scrollWidth") == size["width"]
+    assert serious(page) == []
+    page.click("#sv-present")
+    expect(page.locator(CURVE)).to_be_visible()
+    expect(page.locator(SLIDER)).to_be_visible()
+    box, head = page.locator(CURVE).bounding_box(), page.locator(".sv-lanes-head").bounding_box()
+    assert head["x"] < box["x"]
+    assert box["x"] + box["width"] <= head["x"] + head["width"]
+
+
+def test_where_nothing_is_left_to_chance_the_rows_are_steps(opened):
+    page = opened(stage_page(shipped_trace("greedy"), charts=False))
+    page.wait_for_selector(CURVE)
+    drag(page, 9)
+    assert page.evaluate(HEADED) == '"step"'
+    label = page.eval_on_selector(".sv-row:first-child .sv-cell", "(node) => node.ariaLabel")
+    assert label.startswith("step 1: ")

@@ -54,7 +54,7 @@ def expect_simple(page, is_simple):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("is_simple", "controls", "words", "sizes"), [(True, 25, 250, 5), (False, 44, 400, 5)])
+@pytest.mark.parametrize(("is_simple", "controls", "words", "sizes"), [(True, 25, 250, 5), (False, 48, 400, 5)])
 def test_little_is_in_sight_and_nothing_jumps_before_during_and_after_a_run(
     open_page, is_simple, controls, words, sizes
 ):

@@ -29,9 +29,9 @@ from specviz.views.compare.side_by_side_player import SideBySideBlock
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.help import method_help
-from specviz.views.explore.message import EveryK, Opening, RunMessage
+from specviz.views.explore.message import EveryK, NoOtherK, Opening, RunMessage, TokenPlace
 from specviz.views.explore.opening import opening
-from specviz.views.explore.panels import PanelRefusal, SharedRunLine, TokenPlace
+from specviz.views.explore.panels import SharedRunLine
 from specviz.views.learn import draft_game
 from specviz.views.learn.draft_game import DraftGameStageBlock
 from specviz.views.learn.lesson import lesson_props
@@ -96,7 +96,7 @@ def _openings(runs: Sequence[Trace]) -> Iterator[Opening]:
             yield opening(trace, index)
 
 
-def _answers(runs: Sequence[Trace]) -> Iterator[EveryK | PanelRefusal]:
+def _answers(runs: Sequence[Trace]) -> Iterator[EveryK | NoOtherK]:
     for trace in runs:
         if trace.footer is not None:
             yield every_k(trace)

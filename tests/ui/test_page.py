@@ -1154,18 +1154,29 @@ def test_another_k_of_a_run_of_layers_is_told_where_it_was_made_and_its_target_i
     for k in (1, 5):
         assert len(answer.by_k[k - 1].steps) == len(made(k).trace.steps)
     for refused in (told({"run": opened.id}), every_k_of(registry, Workbench(ModelPool()))({"run": here.id})):
-        assert "was not recorded" in refused.refusal
+        assert refused.refusal == "No other K here: its other drafts are unknown."
+        assert "was not recorded" in refused.why
 
 
 def test_a_k_that_is_to_be_run_for_real_comes_with_all_that_the_run_was_asked_with(page):
     list(page.run(SESSION, *values(prompt="Once", temperature=0.5, seed=9, max_new_tokens=5, draft="tiny-other")))
-    given = dict(zip(FORM.names, page.with_k(SESSION, told(k=7)), strict=True))
+    given = dict(zip(FORM.names, page.otherwise(SESSION, told(k=7)), strict=True))
     own = {name: given[name] for name in ("prompt", "temperature", "seed", "max_new_tokens", "k")}
     assert own == {"prompt": "Once", "temperature": 0.5, "seed": 9, "max_new_tokens": 5, "k": 7}
     assert given["draft"]["value"] == "tiny-other"
     for k in (0, 99, "7", None):
         with pytest.raises(gr.Error, match="k must be"):
-            page.with_k(SESSION, told(k=k))
+            page.otherwise(SESSION, told(k=k))
+
+
+def test_another_prompt_comes_with_all_that_the_run_was_asked_with(page):
+    list(page.run(SESSION, *values(prompt="Once", temperature=0.5, seed=9, max_new_tokens=5, k=3)))
+    given = dict(zip(FORM.names, page.otherwise(SESSION, told(prompt="Two")), strict=True))
+    own = {name: given[name] for name in ("prompt", "temperature", "seed", "max_new_tokens", "k")}
+    assert own == {"prompt": "Two", "temperature": 0.5, "seed": 9, "max_new_tokens": 5, "k": 3}
+    for prompt in (7, None, ["Two"]):
+        with pytest.raises(gr.Error, match="prompt"):
+            page.otherwise(SESSION, told(prompt=prompt))
 
 
 def test_a_run_whose_prompt_was_given_as_ids_is_not_run_from_the_page(page, registry):
@@ -1173,7 +1184,7 @@ def test_a_run_whose_prompt_was_given_as_ids_is_not_run_from_the_page(page, regi
     asked = {**header.request, "prompt": "", "prompt_ids": [1, 2]}
     registry.show(view_of(Trace([replace(header, request=asked), *events])), "one")
     with pytest.raises(gr.Error, match="given as token ids: it can be run again from Python"):
-        page.with_k(SESSION, told(k=2))
+        page.otherwise(SESSION, told(k=2))
 
 
 def test_the_opening_shows_the_step_that_is_asked_for_else_the_most_telling(registry, pool):

@@ -22,7 +22,8 @@ from specviz.ui.explore.form import Form, Frame
 from specviz.ui.registry import Registry
 from specviz.ui.view import increments
 from specviz.views.blocks import dump
-from specviz.views.explore.panels import GoneRun, TokenPlace
+from specviz.views.explore.message import TokenPlace
+from specviz.views.explore.panels import GoneRun
 from tests.helpers import tiny_server, traces
 
 REQUEST = Request(

@@ -154,17 +154,30 @@ def test_a_token_leads_to_its_place_in_the_run():
 
 
 @pytest.mark.parametrize(
-    ("recorded", "says"),
+    ("recorded", "says", "whole"),
     [
-        (lambda: shipped_trace("tree"), "this run drafted token trees (Token tree), and K is the length of a chain"),
-        (lambda: shipped_trace("real-eagle"), "an EAGLE head's draft depends on where its step begins"),
-        (lambda: traces.empty(), "the text has fewer than two tokens"),
-        (lambda: traces.resampling_changed(), "the target or the sampling changed during the run"),
+        (
+            lambda: shipped_trace("tree"),
+            "this run drafted token trees",
+            " (Token tree), and K is the length of a chain.",
+        ),
+        (
+            lambda: shipped_trace("real-eagle"),
+            "its other drafts are unknown",
+            "draft depends on where its step begins.",
+        ),
+        (lambda: traces.empty(), "the text has fewer than two tokens", "two tokens."),
+        (
+            lambda: traces.resampling_changed(),
+            "the target or the sampling changed during the run",
+            "so its text has no single distribution.",
+        ),
     ],
 )
-def test_where_the_distribution_does_not_allow_it_one_sentence_says_why(recorded, says):
+def test_where_the_distribution_does_not_allow_it_a_short_sentence_says_why_and_a_longer_one_all(recorded, says, whole):
     told = as_json(every_k(recorded()))
-    assert list(told) == ["refusal"]
-    assert told["refusal"].startswith(f"No other K here: {says}")
-    assert ";" not in told["refusal"]
-    assert len(told["refusal"]) < 130
+    assert told["refusal"] == f"No other K here: {says}."
+    assert len(told["refusal"]) < 70
+    assert told["why"].startswith("No other K here: ")
+    assert told["why"].endswith(whole)
+    assert ";" not in told["why"]

@@ -4,7 +4,7 @@ import { all, fire, later, node, texts } from './dom.js';
 import { EveryK, rowsOf } from '../../assets/web/stage/every_k.js';
 import { Hub } from '../../assets/web/core/hub.js';
 import { HEAD, MESSAGE, STEP, cell } from './small_messages.js';
-/** @import { EveryK as Told, OtherK, PanelRefusal, RunEnd, ShownStep } from '../../assets/web/messages.d.ts' */
+/** @import { EveryK as Told, NoOtherK, OtherK, RunEnd, ShownStep } from '../../assets/web/messages.d.ts' */
 
 /** @type {Told['tokens']} */
 const TOKENS = [['␣a', 0, '0'], ['␣b', 0, 'last'], ['␣c', 1, 'last'], ['␣d', 2, '0']];
@@ -13,6 +13,7 @@ const KINDS = ['resampled', 'bonus', 'plain', 'accepted'];
 const about = (k, more) => ({ k, sentence: ['With ', `K ${k}`, ', this text takes 3 target calls.'], totals: { tokens_per_call: '1.3', accepted: '50 %', accepted_words: 'accepted of judged' }, ...more });
 /** @type {Told} */
 const SURE = { own: 2, at: 2, sure: true, tokens: TOKENS, kinds: KINDS, labels: [], drafted: { 2: ['␣x', '␣y'] },
+  curve: [[5, 20], [48, 9], [91, 5]], curve_words: 'tokens per target call: 1.0 with K 1, 1.3 with K 3',
   by_k: [about(1, { steps: [[1, 1, 1], [0, 1, 0], [1, 1, 3]] }), about(2, { steps: [[2, 2, 1], [1, 2, 3]] }), about(3, { steps: [[2, 3, 0], [1, 3, 3]] })] };
 /** @type {Told} */
 const LIKELY = { ...SURE, own: null, at: 1, sure: false, labels: [['0 %', 0], ['63 %', 63.2]], by_k: [about(1, { chances: [1, 0, 1, 0] })] };
@@ -37,7 +38,7 @@ test('where chance decides each token has its chance, and none is called rejecte
   assert.equal(others.length, 0);
 });
 
-/** @param {Told | PanelRefusal} told @param {(...what: any[]) => void} [trigger] */
+/** @param {Told | NoOtherK} told @param {(...what: any[]) => void} [trigger] */
 function staged(told, trigger) {
   const hub = new Hub({ start() {}, pull: async () => null }), box = node(), marks = new Set(), asked = [];
   const root = Object.assign(node(), { querySelector: () => box, toggleAttribute: (name, on) => (on ? marks.add(name) : marks.delete(name)) });
@@ -46,7 +47,7 @@ function staged(told, trigger) {
   /** @type {ShownStep} */
   const step = { ...STEP, last: cell('last'), context: [] };
   /** @type {RunEnd} */
-  const end = { reason: 'length', words: 'done' };
+  const end = { reason: 'length', words: 'done', next: [] };
   const over = async (run = 'one') => {
     hub.take({ ...MESSAGE, run, head: HEAD, total: 1, steps: [step], end });
     await later();
@@ -92,8 +93,18 @@ test('another run, or a move of the player, ends it; without a server nothing ca
   assert.equal(all(box, 'input').length, 0);
 });
 
+test('the curve marks the run’s own K with a ring and the chosen one with a dot', async () => {
+  const { box, over } = staged(SURE), marks = () => all(box, 'circle').map((each) => [each.getAttribute('class'), each.getAttribute('cx'), each.getAttribute('cy')].map(String));
+  await over();
+  assert.deepEqual(marks(), [['sv-curve-own', '48', '9']]);
+  await slide(box, 3);
+  assert.deepEqual(marks(), [['sv-curve-own', '48', '9'], ['sv-curve-at', '91', '5']]);
+  assert.deepEqual(all(box, 'polyline').map((each) => each.getAttribute('points')), ['5,20 48,9 91,5']);
+});
+
 test('where the distribution does not allow it one sentence stands there instead', async () => {
-  const { box, over } = staged({ refusal: 'No other K here: the run had no draft.' });
+  const { box, over } = staged({ refusal: 'No other K here: the run had no draft.', why: 'The whole reason.' });
   await over();
   assert.deepEqual([texts(box, '.sv-every-k-why'), all(box, 'input').length], [['No other K here: the run had no draft.'], 0]);
+  assert.equal(all(box, '.sv-every-k-why')[0].title, 'The whole reason.');
 });

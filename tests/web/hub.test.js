@@ -16,7 +16,7 @@ const steps = (count, cut = 3) => Array.from({ length: count }, (_, index) => ({
   looks: { 0: LOOK, 1: look(index), last: LOOK }, ...(index ? {} : { sentence: ['K is ', '4'], context: CONTEXT }),
 }));
 /** @param {Partial<RunMessage>} more @returns {RunMessage} */
-const whole = (count = 7, more = {}) => ({ ...MESSAGE, head: { ...HEAD, recorded: true }, steps: steps(count), total: count, end: { reason: 'length', words: '' }, ...more });
+const whole = (count = 7, more = {}) => ({ ...MESSAGE, head: { ...HEAD, recorded: true }, steps: steps(count), total: count, end: { reason: 'length', words: '', next: [] }, ...more });
 /** @param {number} from @param {number} until @param {Partial<RunMessage>} more @returns {RunMessage} */
 const part = (from, until, more = {}) => ({ ...MESSAGE, from, ...(from ? {} : { head: HEAD }), steps: steps(7).slice(from, until), total: until, state: STATE, ...more });
 const later = () => new Promise((done) => { setImmediate(done); });

@@ -30,6 +30,14 @@ export function keeping(kept = {}) {
   return () => kept;
 }
 
+// A stage of a page without a server.
+export function alone(message) {
+  const root = parsed(sent.markup);
+  keeping();
+  document.body.append(root);
+  return { root, hub: mountStage(root, { source: { start: (take) => take(structuredClone(message)), pull: async () => null } }) };
+}
+
 // A stage of its own with everything Python sent of `shown`. told: what it has told the server, pulls: what it asked for.
 export async function staged(shown) {
   const holder = parsed(sent.markup), told = [], pulls = [], find = (selector) => all(holder, selector);

@@ -1,9 +1,9 @@
 // The stage shows what was sent, marks one selection in all its views, and asks for nothing while it is played.
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
-import { fire, later } from './dom.js';
+import { all, fire, later } from './dom.js';
 import { labelOf } from '../../assets/web/core/palette.js';
-import { keeping, live, part, run, RUNNING, sent, staged } from './messages.js';
+import { alone, keeping, live, part, run, RUNNING, sent, staged } from './messages.js';
 
 const place = ({ dataset }) => [Number(dataset.step), dataset.ref];
 const status = (node) => /sv-is-(\w+)/.exec(node.className)[1];
@@ -14,6 +14,32 @@ const titleOf = ({ steps }, step, ref) => steps[step].looks[ref].title.join('');
 const piece = (step, ref) => `.sv-piece[data-step=${step}][data-ref=${ref}]`;
 const cell = (step, ref) => `.sv-cell[data-step=${step}][data-ref=${ref}]`;
 const selected = (stage) => [stage.find('.sv-piece.sv-on').map(place), stage.find('.sv-cell.sv-on').map(place), stage.text('[data-part=title]')];
+
+// ---- a run that is over ----------------------------------------------------------------------------------------------
+test('the buttons under a run come with its end, go while it plays, and pin, run and leave as Python says', async () => {
+  const message = live('chain'), stage = await staged(part(message, 0, 2)), steps = message.end.next;
+  const does = () => stage.find('.sv-next-step').map(({ dataset }) => dataset.does);
+  assert.deepEqual(does(), []);
+  await stage.push(message);
+  assert.deepEqual(does(), ['pin', 'run', 'run', 'picture']);
+  stage.hub.toggle();
+  await later();
+  assert.deepEqual(does(), []);
+  stage.hub.last();
+  await later();
+  for (const at of [1, 2]) await fire(stage.find('.sv-next-step')[at], 'click');
+  assert.deepEqual(stage.told.filter(([name]) => name === 'really').map(([, asked]) => asked), [steps[1].asks, steps[2].asks]);
+  await fire(stage.find('.sv-next-step')[0], 'click');
+  assert.deepEqual(stage.hub.pinned, steps[0].at);
+  assert.equal(stage.root.dataset.sheet, 'open');
+});
+
+test('without a server nothing is offered that needs one', async () => {
+  const { end } = run('chain'), { root, hub } = alone(run('chain'));
+  await later();
+  assert.deepEqual(all(root, '.sv-next-step').map(({ dataset }) => dataset.does), ['pin', 'picture']);
+  assert.equal(hub.end.next.length, end.next.length);
+});
 
 // ---- what is shown is the trace --------------------------------------------------------------------------------------
 for (const name of ['chain', 'tree', 'lookup', 'halves', 'truncated', 'plain', 'scratch', 'hostile']) {

@@ -29,7 +29,7 @@ const SAID = [
   ['the score of the game', asked({ state: 'asked' }), '.sv-predict-score', 'token 2 of 2 · you were right 1 of 1 · in a row 1 · always betting on the likelier side: 1 of 1'],
   ['a wrong guess in the game', asked({ state: 'told', isRight: false }), '.sv-predict-outcome', '× Wrong: it was rejected.'],
   ['the end of the game', asked({ state: 'over' }), '.sv-predict-outcome', 'You were right 1 of 2 times. You learned.'],
-  ['a K to be chosen', html`<${Slider} told=${{ by_k: [{ sentence: ['K 1'] }] }} k=${1} />`, 'label', 'What if K had been 1'],
+  ['a K to be chosen', html`<${Slider} told=${{ by_k: [{ sentence: ['K 1'] }], curve: [[5, 5]] }} k=${1} />`, 'label', 'What if K had been 1'],
 ];
 for (const [name, view, selector, words] of SAID) test(name, () => assert.equal(texts(drawn(view), selector)[0], words));
 

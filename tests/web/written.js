@@ -12,7 +12,7 @@ const read = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, 'utf8')
  * @property {Messages.RunMessage[]} RunMessage
  * @property {Messages.Opening[]} Opening
  * @property {Messages.EveryK[]} EveryK
- * @property {Messages.PanelRefusal[]} PanelRefusal
+ * @property {Messages.NoOtherK[]} NoOtherK
  * @property {Messages.LessonPanel[]} LessonPanel
  * @property {Messages.PageMessage[]} PageMessage
  * @property {Messages.PlayerData[]} PlayerData

@@ -17,6 +17,7 @@ import { sideBySide } from '../../assets/web/reports/side_by_side_player.js';
 import { EveryK } from '../../assets/web/stage/every_k.js';
 import { Help } from '../../assets/web/stage/help.js';
 import { Inspector } from '../../assets/web/stage/inspector.js';
+import { Chips } from '../../assets/web/stage/next.js';
 import { Beats } from '../../assets/web/stage/opening.js';
 import { mountStage } from '../../assets/web/stage/stage.js';
 import { html, render } from '../../assets/web/vendor/preact_htm.js';
@@ -214,19 +215,27 @@ test('each beat of each opening is drawn', () => {
 
 test('each K is drawn on the stage with its sentence and its numbers, or why there is none', async () => {
   const [message] = wholeRuns();
-  for (const answer of [...written.EveryK, ...written.PanelRefusal]) {
+  for (const answer of [...written.EveryK, ...written.NoOtherK]) {
     const { hub, root } = staged({ ...message, steps: [] });
     const every = new EveryK(all(root, '.sv-stage')[0], hub, { ask: async () => answer });
     hub.take(message);
     await later();
     if ('refusal' in answer) {
-      assert.deepEqual(missing([answer.refusal], all(root, '.sv-every-k')[0]), []);
+      assert.deepEqual(missing([answer.refusal, answer.why], all(root, '.sv-every-k')[0]), []);
       continue;
     }
+    assert.deepEqual(missing([answer.curve_words, answer.curve.join(' ')], all(root, '.sv-curve')[0]), []);
     for (const { k, sentence, totals } of answer.by_k) {
       every.choose(k);
       if (k !== answer.own) assert.deepEqual(missing([sentence.join(''), ...Object.values(totals)], root), []);
     }
+  }
+});
+
+test('each button under a run is drawn with its words', () => {
+  for (const { end } of wholeRuns().filter((message) => message.end)) {
+    const root = drawn(html`<${Chips} steps=${end.next} press=${() => {}} />`);
+    assert.deepEqual(missing(said(end.next, ['words', 'note']), root), []);
   }
 });
 

@@ -1,9 +1,12 @@
 // files.js: a text as a file of the person's own, on the clipboard, or unpacked; a script of this page, on demand.
 import { element } from './element.js';
 
-export function saveText(file, text) {
+export const saveText = (file, text) => saveBlob(file, new Blob([text], { type: 'application/json' }));
+
+/** @param {string} file @param {Blob} blob */
+export function saveBlob(file, blob) {
   const link = element('a');
-  link.href = URL.createObjectURL(new Blob([text], { type: 'application/json' }));
+  link.href = URL.createObjectURL(blob);
   link.download = file;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href));

@@ -6,7 +6,7 @@ const PACES = { slow: 1000, reading: 250, fast: 80 };      // milliseconds per s
 const OPENING = { steps: 3, milliseconds: 2200 };          // a first visit begins slowly
 const FULL = 850, SHORT = 150;                             // time for all phases of a step, or only for a fade
 
-/** @import { EveryK, LaneCell, Opening, OtherK, PanelRefusal, RunEnd, RunHead, RunMessage, RunState, ShownStep, SpeedWords, TokenLook, TokenPlace } from '../messages.d.ts' */
+/** @import { EveryK, LaneCell, NoOtherK, Opening, OtherK, RunEnd, RunHead, RunMessage, RunState, ShownStep, SpeedWords, TokenLook, TokenPlace } from '../messages.d.ts' */
 
 /** @param {string | RunMessage | null} value @returns {RunMessage | null} */
 const parse = (value) => {
@@ -19,7 +19,7 @@ const parse = (value) => {
 /** @typedef {(event: string, data: object) => void} Trigger */
 /** @typedef {{ props: { value: string }, watch: (name: string, changed: () => void) => void, trigger: Trigger }} Host */
 
-/** @typedef {(wanted: { run: string }) => Promise<EveryK | PanelRefusal | null>} AskEveryK what every K would have done with a run */
+/** @typedef {(wanted: { run: string }) => Promise<EveryK | NoOtherK | null>} AskEveryK what every K would have done with a run */
 /**
  * @typedef {object} StageServer
  * @property {(wanted: { run: string, from: number }) => Promise<string | null>} [since] a run from a step on: a message as Gradio's value has it

@@ -110,6 +110,7 @@ export class Standing {
   draw() {
     const button = document.querySelector('#run'), changed = this.changed(), words = this.words(changed), isChanged = changed.length > 0;
     document.documentElement.toggleAttribute('data-sv-changed', isChanged);
+    document.documentElement.toggleAttribute('data-sv-lacks', Boolean(this.plain.missing));
     const text = button && [...button.childNodes].find((node) => node.nodeType === 3 && node.nodeValue.trim());
     if (text && text.nodeValue !== words) text.nodeValue = words;
     if (button) button.title = isChanged && !this.lacks(changed) ? words : this.plain.missing;

@@ -5,7 +5,7 @@ import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
 import { render } from '../vendor/preact_htm.js';
 /** @import { AskEveryK, Cell, Hub, Row, Trigger } from '../core/hub.js' */
-/** @import { EveryK as Told, OtherK, PanelRefusal } from '../messages.d.ts' */
+/** @import { EveryK as Told, NoOtherK, OtherK } from '../messages.d.ts' */
 
 const PER_ROW = 5;                                         // tokens in a row where no step begins or ends for sure
 const UNKNOWN = '·';                                       // a drafted token that nobody has recorded
@@ -52,12 +52,20 @@ function likelyRows({ tokens, labels }, chances) {
 /** @param {Told} told @param {OtherK} chosen */
 export const rowsOf = (told, { steps, chances }) => (steps ? sureRows(told, steps) : likelyRows(told, chances));
 
-/** @param {{ told: Told | null, refusal: string, k: number, isImagined: boolean, choose: (k: number) => void, really?: (k: number) => void }} props */
+// Tokens per target call over all Ks: the run's own K is a ring, the chosen one a dot.
+/** @param {{ told: Told, k: number }} props */
+function Curve({ told: { curve, curve_words, own }, k }) {
+  const mark = (name, [x, y]) => html`<circle class=${name} cx=${x} cy=${y} r="3.5" />`;
+  return html`<svg class="sv-curve" viewBox="0 0 96 24" role="img" aria-label=${curve_words}><title>${curve_words}</title><polyline points=${curve.join(' ')} />
+    ${own && curve[own - 1] && mark('sv-curve-own', curve[own - 1])}${own !== k && mark('sv-curve-at', curve[k - 1])}</svg>`;
+}
+
+/** @param {{ told: Told | null, refusal: NoOtherK | null, k: number, isImagined: boolean, choose: (k: number) => void, really?: (k: number) => void }} props */
 export function Slider({ told, refusal, k, isImagined, choose, really }) {
-  if (refusal) return html`<span class="sv-every-k-why" title=${refusal}>${refusal}</span>`;
+  if (refusal) return html`<span class="sv-every-k-why" title=${refusal.why}>${refusal.refusal}</span>`;
   if (!told) return null;
-  return html`<label>What if K had been <input type="range" min="1" max=${told.by_k.length} step="1" value=${k} aria-valuetext=${told.by_k[k - 1].sentence.join('')}
-      onInput=${(event) => choose(Number(event.target.value))} /><b ...${VERBATIM}>${k}</b></label>
+  return html`<label><span>What if K<span class="sv-every-k-had"> had been</span></span> <input type="range" min="1" max=${told.by_k.length} step="1" value=${k} aria-valuetext=${told.by_k[k - 1].sentence.join('')}
+      onInput=${(event) => choose(Number(event.target.value))} /><b ...${VERBATIM}>${k}</b></label><${Curve} told=${told} k=${k} />
     ${isImagined && really && html`<button type="button" class="sv-button sv-mode" onClick=${() => really(k)}>Run it for real</button>`}`;
 }
 
@@ -65,7 +73,8 @@ export function Slider({ told, refusal, k, isImagined, choose, really }) {
 export class EveryK {
   /** @type {Told | null} */
   told = null;
-  refusal = '';
+  /** @type {NoOtherK | null} */
+  refusal = null;
   asked = null;
   k = 0;
 
@@ -93,10 +102,10 @@ export class EveryK {
     if (this.hub.run === run) this.tell(told);
   }
 
-  /** @param {Told | PanelRefusal | null} answer */
+  /** @param {Told | NoOtherK | null} answer */
   tell(answer) {
     this.told = answer && 'by_k' in answer ? answer : null;
-    this.refusal = answer && 'refusal' in answer ? answer.refusal : '';
+    this.refusal = answer && 'refusal' in answer ? answer : null;
     this.k = this.told ? this.told.at : 0;
     if (!answer) this.asked = null;
     this.draw();

@@ -116,7 +116,8 @@ export class Lanes {
     made.tabIndex = -1;
     made.dataset.step = String(cell.step ?? index);
     made.dataset.ref = cell.ref;
-    made.setAttribute('aria-label', `step ${index + 1}: ${cell.say}`);
+    const { number } = this.steps[index];
+    made.setAttribute('aria-label', `${number ? `token ${number + place}` : `step ${index + 1}`}: ${cell.say}`);
     made.style.setProperty('--sv-place', String(place));
     if (cell.fill !== undefined) {
       const fill = element('span', 'sv-fill');

@@ -7,6 +7,7 @@ import { EveryK } from './every_k.js';
 import { Inspector } from './inspector.js';
 import { Lanes } from './lanes.js';
 import { Legend } from './legend.js';
+import { Next } from './next.js';
 import { Numbers } from './numbers.js';
 import { Opening } from './opening.js';
 import { Player } from './player.js';
@@ -17,7 +18,7 @@ import { TextView } from './text.js';
 const SPOKEN = 2000;                                // milliseconds between two messages of the live region
 export const SETTLED = 120;                         // milliseconds until a text that has just arrived rests at its end
 /** @type {(new (root: HTMLElement, hub: Hub, host: Pick<Host, 'trigger'>) => unknown)[]} */
-const VIEWS = [Numbers, Legend, TextView, Lanes, Inspector, Player, Charts];
+const VIEWS = [Numbers, Legend, TextView, Lanes, Inspector, Player, Charts, Next];
 const FIELDS = 'input, select, textarea, [contenteditable]';
 
 /** @param {HTMLElement} root @param {Hub} hub */

@@ -63,10 +63,10 @@ from specviz.ui.visitors import asking_visitor, runner_of, visitor_of
 from specviz.views.blocks import dump
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
-from specviz.views.explore.message import EveryK, Opening
+from specviz.views.explore.message import EveryK, NoOtherK, Opening
 from specviz.views.explore.opening import opening as tell
 from specviz.views.explore.opening import telling_step
-from specviz.views.explore.panels import MethodShowcase, PanelRefusal, StandingRun
+from specviz.views.explore.panels import MethodShowcase, StandingRun
 from specviz.views.learn.lesson import SHIPPED
 from specviz.views.words import label
 
@@ -282,13 +282,14 @@ class Handlers:
         return drafts, method.name, rules, in_force.target, in_force.rule
 
     @callback
-    def with_k(self, request: gr.Request, event: gr.EventData) -> list[Any]:
-        """Updates that put the run on the stage, as it was asked for, into the fields, with another K."""
+    def otherwise(self, request: gr.Request, event: gr.EventData) -> list[Any]:
+        """Updates that put the run on the stage, as it was asked for, into the fields, with another K or prompt."""
         view = self._current(request)
         if view is None or view.trace.header is None:
             raise SpecvizError(GONE)
         values = dict(view.trace.header.request)
-        values["k"] = data_of(event).get("k")
+        asked = data_of(event)
+        values |= {name: asked[name] for name in ("k", "prompt") if name in asked}
         values["time_limit_s"] = None
         run_request = Request.from_dict(values)
         if not run_request.prompt:
@@ -550,11 +551,11 @@ def standing_of(
     return standing
 
 
-def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., EveryK | PanelRefusal | None]:
+def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., EveryK | NoOtherK | None]:
     """The function that tells how every K would have done on a run's text: {"run"}, or None for a run that is
     unknown or not over. Heads, modules and layers of a run made here read the text again while its target is loaded."""
 
-    def every_k(data: Any, request: gr.Request = None) -> EveryK | PanelRefusal | None:
+    def every_k(data: Any, request: gr.Request = None) -> EveryK | NoOtherK | None:
         view = registry.get(as_fields(data).get("run"))
         if view is None or view.trace.footer is None:
             return None
@@ -563,7 +564,7 @@ def every_k_of(registry: Registry, bench: Workbench) -> Callable[..., EveryK | P
                 return read_again(view, asking_visitor(request))
         return plan(view.trace)  # as far as the records tell
 
-    def read_again(view: View, visitor: str) -> EveryK | PanelRefusal:
+    def read_again(view: View, visitor: str) -> EveryK | NoOtherK:
         with registry.job(visitor, settings().max_runs):
             work = partial(plan, view.trace, view.reader)
             return in_one_turn(bench, work, Asker(visitor))

@@ -26,7 +26,8 @@ from specviz.ui.explore.form import Frame, refuse_unoffered
 from specviz.ui.explore.standing import OF_ANY_METHOD, TITLES, counts_under
 from specviz.ui.view import View
 from specviz.views.explore.inspector import LAST
-from specviz.views.explore.panels import GoneRun, SharedRunLine, ShareOffer, TokenPlace
+from specviz.views.explore.message import TokenPlace
+from specviz.views.explore.panels import GoneRun, SharedRunLine, ShareOffer
 from specviz.views.explore.titles import last_token
 from specviz.views.words import Sentence, label, quantity, reveal
 

@@ -5,6 +5,8 @@ Elsewhere each token has its exact chance to be drafted and accepted: no rejecti
 target that is named.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +20,7 @@ from specviz.errors import SpecvizError
 from specviz.trace import Step, Trace
 from specviz.trace.metrics import METRICS
 from specviz.views.explore.inspector import ref_of
-from specviz.views.explore.message import EveryK, KTotals, OtherK
-from specviz.views.explore.panels import PanelRefusal
+from specviz.views.explore.message import EveryK, KTotals, NoOtherK, OtherK
 from specviz.views.explore.steps import ACCEPTED
 from specviz.views.words import drafted_nodes, percent, quantity, token_label
 
@@ -28,9 +29,14 @@ MOST_K = 16
 KINDS = ("resampled", "bonus", "plain", "accepted")
 SURE = " The lanes below are those of a real run with this K."
 LIKELY = " Each cell shows the exact chance that the token is drafted and accepted."
+UNKNOWN = (
+    "its other drafts are unknown"  # of heads, modules and layers that cannot read the text again
+)
+CURVE = (96, 24)  # units of the drawing of all Ks
+EDGE = 5  # of it, on all sides but the lower one
 
 
-def every_k(recorded: Trace, target: str | None = None) -> EveryK | PanelRefusal:
+def every_k(recorded: Trace, target: str | None = None) -> EveryK | NoOtherK:
     """The run under every K from 1 to MOST_K.
 
     target: a model, for methods that read the text again with it.
@@ -38,8 +44,7 @@ def every_k(recorded: Trace, target: str | None = None) -> EveryK | PanelRefusal
     try:
         judged = _judge(recorded, target)
     except SpecvizError as error:
-        reason, _, _ = str(error).partition(";")  # the advice behind it is for other places
-        return PanelRefusal(f"No other K here: {reason}.")
+        return _refuse(recorded, str(error))
     chances = judged.chances
     is_sure = bool(np.isin(chances.accept, (0, 1)).all())
     labels: dict[str, float] = {}
@@ -49,6 +54,7 @@ def every_k(recorded: Trace, target: str | None = None) -> EveryK | PanelRefusal
     by_k = []
     for k, shown in enumerate(lanes, 1):
         by_k.append(_other_k(recorded, k, shown, is_own, is_sure))
+    per_call = [len(recorded.tokens) / shown.num_calls for shown in lanes]
     tokens = []
     for step in recorded.steps:
         for token in step.emitted:
@@ -62,7 +68,37 @@ def every_k(recorded: Trace, target: str | None = None) -> EveryK | PanelRefusal
         drafted=_drafted(recorded, judged) if is_sure else {},
         kinds=KINDS,
         labels=list(labels.items()),
+        curve=_curve(per_call),
+        curve_words=_curve_words(per_call),
     )
+
+
+def _refuse(recorded: Trace, reason: str) -> NoOtherK:
+    """The refusal with a short reason, and the whole reason without the advice behind it, which is for other places."""
+    whole, _, _ = reason.partition(";")
+    short = re.split(r"[,:]| \(", whole)[0]
+    if recorded.steps and facts_of(recorded.steps[-1].settings.method).reads_ahead:
+        short = UNKNOWN
+    return NoOtherK(f"No other K here: {short}.", f"No other K here: {whole}.")
+
+
+def _curve(per_call: Sequence[float]) -> list[tuple[float, float]]:
+    """The places of the tokens per target call for each K. The lower edge is one token per call, as without a draft."""
+    width, height = CURVE
+    gains = [value - 1 for value in per_call]
+    most = max(*gains, 1e-9)
+    places = []
+    for index, gain in enumerate(gains):
+        x = EDGE + (width - 2 * EDGE) * index / (len(gains) - 1)
+        y = height - (height - EDGE) * gain / most
+        places.append((round(x, 1), round(y, 1)))
+    return places
+
+
+def _curve_words(per_call: Sequence[float]) -> str:
+    best = per_call.index(max(per_call))
+    named = [f"{per_call[k - 1]:.1f} with K {k}" for k in sorted({1, best + 1, len(per_call)})]
+    return f"tokens per target call: {', '.join(named)}"
 
 
 def _judge(recorded: Trace, target: str | None) -> GivenText:

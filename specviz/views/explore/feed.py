@@ -33,6 +33,7 @@ from specviz.views.explore.inspector import LOG_TICKS, NUMBERS
 from specviz.views.explore.message import (
     AnswerEnd,
     HiddenText,
+    NextStep,
     ProgressBar,
     PromptPart,
     RunEnd,
@@ -40,6 +41,7 @@ from specviz.views.explore.message import (
     RunMessage,
     RunState,
 )
+from specviz.views.explore.next_steps import Rejection, next_steps, rejection_in
 from specviz.views.explore.speed import speed_words
 from specviz.views.explore.steps import show_step
 from specviz.views.palette import palette, word_of
@@ -88,6 +90,7 @@ class Feed:
         self._unended = ""
         self.comparison = ""  # with another run, said at the end of this one
         self._settings: Settings | None = None  # of the newest step
+        self._rejection: Rejection | None = None  # the most telling one
         # the label of every token so far, for evidence that points back into the text
         self._labels: list[str] = []
         # every token so far: its step, its place in the step's pieces, its text
@@ -151,6 +154,7 @@ class Feed:
             written="".join(token.text for token in step.emitted),
         )
         self._settings = step.settings
+        self._rejection = rejection_in(step, self._rejection)
         self._labels += [token_label(token) for token in step.emitted]
         places = [place for place, (_, kind, _) in enumerate(shown.pieces) if kind != "rejected"]
         for place, token in zip(places, step.emitted, strict=True):
@@ -196,7 +200,7 @@ class Feed:
         if self.is_over:
             end = self._end()
         elif self._unended:
-            end = RunEnd("cut", self._end_words(self._unended))
+            end = RunEnd("cut", self._end_words(self._unended), next=self._next_steps())
         total = len(self._steps)
         return RunMessage(
             run=self._run_id,
@@ -243,7 +247,12 @@ class Feed:
         if self.comparison:
             words += f" · {self.comparison}"
         answer = self._end_of_answer(footer.stop["at"]) if footer.stop else UNSET
-        return RunEnd(footer.reason, words, answer)
+        return RunEnd(footer.reason, words, answer, self._next_steps())
+
+    def _next_steps(self) -> list[NextStep]:
+        if self._header is None or self._settings is None:
+            return []
+        return next_steps(self._header, self._settings, self._rejection)
 
     def _end_of_answer(self, length: int) -> AnswerEnd | UnsetType:
         """The place where the answer of this length ends; UNSET where the text is no longer."""

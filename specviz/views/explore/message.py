@@ -29,6 +29,13 @@ PromptPart = tuple[
 ]  # a text, and the role that it names if it is marks of a chat template, else ""
 
 
+class TokenPlace(PageRecord):
+    """A token of the run on the stage."""
+
+    step: int
+    ref: str  # the number of its node in the draft, or "last"
+
+
 class ProgressBar(PageRecord):
     """How far work has come."""
 
@@ -87,12 +94,31 @@ class AnswerEnd(PageRecord):
     text: str  # the part of that piece that belongs to the answer
 
 
+class PictureWords(PageRecord):
+    """What a picture of a run has beside its tokens."""
+
+    question: str  # "" where the run goes on with a text
+    start: str  # the end of that text, else ""
+
+
+class NextStep(PageRecord, kw_only=True):
+    """A button under a run that is over. It pins a token, makes another run or saves a picture."""
+
+    does: Literal["pin", "run", "picture"]
+    words: Sentence
+    note: str | UnsetType = UNSET
+    at: TokenPlace | UnsetType = UNSET  # pin
+    asks: Mapping[str, int | str] | UnsetType = UNSET  # run: the values that differ
+    shows: PictureWords | UnsetType = UNSET  # picture
+
+
 class RunEnd(PageRecord):
     """Why a run ended."""
 
     reason: Literal[Reason, "cut"]  # cut: the recording has no end
     words: str
     answer: AnswerEnd | UnsetType = UNSET
+    next: Sequence[NextStep] = ()  # what a person may do now
 
 
 class LaneCell(PageRecord, kw_only=True):
@@ -325,6 +351,16 @@ class EveryK(PageRecord):
     drafted: Mapping[str, Sequence[str]]
     kinds: Sequence[str]  # of a step's last token
     labels: Sequence[tuple[str, float]]  # chances in words, and their widths in percent
+    # tokens per target call, for each K: places from the left and from the top of a drawing of 96 by 24
+    curve: Sequence[tuple[float, float]]
+    curve_words: str
+
+
+class NoOtherK(PageRecord):
+    """Why no other K can be told of a run."""
+
+    refusal: str
+    why: str  # the whole reason
 
 
 class GuessedToken(PageRecord, kw_only=True):

@@ -9,14 +9,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from specviz.views.blocks import PageRecord
-from specviz.views.explore.message import ProgressBar
-
-
-class TokenPlace(PageRecord):
-    """A token of the run on the stage."""
-
-    step: int
-    ref: str  # the number of its node in the draft, or "last"
+from specviz.views.explore.message import ProgressBar, TokenPlace
 
 
 class PanelRefusal(PageRecord):

@@ -19,8 +19,7 @@ from specviz.views.blocks import PageRecord, pack
 from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import INCOMPLETE, MOST_SENT, Feed
-from specviz.views.explore.message import RunMessage
-from specviz.views.explore.panels import TokenPlace
+from specviz.views.explore.message import RunMessage, TokenPlace
 from specviz.views.words import reveal
 
 RUN = "file"

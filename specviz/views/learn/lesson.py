@@ -13,8 +13,7 @@ from specviz.rules.facts import FACTS
 from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.blocks import BarsBlock, PageRecord
 from specviz.views.check.distributions import distribution_block
-from specviz.views.explore.message import TokenStatus
-from specviz.views.explore.panels import TokenPlace
+from specviz.views.explore.message import TokenPlace, TokenStatus
 from specviz.views.learn.plan import GameLink, LessonTasks, game_after, tasks_of
 from specviz.views.words import label, reveal, title_of
 
