@@ -13,7 +13,7 @@ const KINDS = ['resampled', 'bonus', 'plain', 'accepted'];
 const about = (k, more) => ({ k, sentence: ['With ', `K ${k}`, ', this text takes 3 target calls.'], totals: { tokens_per_call: '1.3', accepted: '50 %', accepted_words: 'accepted of judged' }, ...more });
 /** @type {Told} */
 const SURE = { own: 2, at: 2, sure: true, tokens: TOKENS, kinds: KINDS, labels: [], drafted: { 2: ['␣x', '␣y'] },
-  curve: [[5, 20], [48, 9], [91, 5]], curve_words: 'tokens per target call: 1.0 with K 1, 1.3 with K 3',
+  curve: [[5, 20], [48, 9], [91, 5]], curve_words: 'tokens per pass: 1.0 with K 1, 1.3 with K 3',
   by_k: [about(1, { steps: [[1, 1, 1], [0, 1, 0], [1, 1, 3]] }), about(2, { steps: [[2, 2, 1], [1, 2, 3]] }), about(3, { steps: [[2, 3, 0], [1, 3, 3]] })] };
 /** @type {Told} */
 const LIKELY = { ...SURE, own: null, at: 1, sure: false, labels: [['0 %', 0], ['63 %', 63.2]], by_k: [about(1, { chances: [1, 0, 1, 0] })] };

@@ -54,7 +54,7 @@ const padding = (status) => (status === 'resampled' ? BOX : MARKED.includes(stat
 
 /** @param {Canvas} on @param {[string, string, boolean]} piece @returns {Word[]} */
 function wordsOf(on, [text, status, isCode], type = TYPE) {
-  const size = status === 'rejected' ? type - 6 : type, font = face(size, isCode ? MONO : SANS, status === 'resampled' || status === 'bonus' ? 600 : 400);
+  const size = status === 'rejected' ? Math.floor(type * 0.8) : type, font = face(size, isCode ? MONO : SANS, status === 'resampled' || status === 'bonus' ? 600 : 400);
   const parts = text.replaceAll('⏎\n', '\n').split(/(\n)/).flatMap((part) => (status === 'prompt' ? part.split(/(?= )/) : [part]));
   return parts.filter(Boolean).map((part) => {
     if (part === '\n') return { lead: '\n', text: '', status, size, font, width: 0, at: 0 };
@@ -101,7 +101,7 @@ function lay(on, words, most) {
 /** @param {Canvas} on @param {Word} word @param {number} y its base line */
 function drawWord(on, { text, status, size, font, width, at }, y) {
   let x = at + padding(status);
-  if (MARKED.includes(status)) {
+  if (text && MARKED.includes(status)) {
     on.beginPath();
     on.roundRect(at + 1, y - size, width - 2, size + 9, 6);
     on.fillStyle = on.strokeStyle = colour(status);
@@ -166,7 +166,7 @@ function drawFoot(on, { totals, context }) {
   const small = { font: face(SMALL), ink: colour('ignored') };
   on.fillStyle = 'gainsboro';
   on.fillRect(EDGE, FOOT + 18, RIGHT - EDGE, 1.5);
-  const numbers = [[totals.tokens_per_call, 'tokens per target call'], [totals.accepted, totals.accepted_words]].filter(([value]) => value);
+  const numbers = [[totals.tokens_per_call, 'tokens per pass'], [totals.accepted, totals.accepted_words]].filter(([value]) => value);
   for (const [place, [value, words]] of numbers.entries()) {
     write(on, value, EDGE + NUMBER * place, FOOT + 82, { font: face(56, SANS, 650) });
     write(on, words, EDGE + NUMBER * place, FOOT + 112, { ...small, most: NAMES - EDGE - NUMBER * place });

@@ -101,7 +101,7 @@ export class Lanes {
     let wanted = 1;
     for (const index of this.rows.keys()) {
       if (index < from || index > until) continue;
-      const { cells, more, refused } = this.steps[index], own = cells.length + 1 + (more ? 1 : 0) + (refused ? 1 : 0);
+      const { cells, last, cut_off, more, refused } = this.steps[index], own = cells.length + (last || cut_off ? 1 : 0) + (more ? 1 : 0) + (refused ? 1 : 0);
       if (own > wanted) wanted = own;
     }
     if (wanted === this.columns) return;

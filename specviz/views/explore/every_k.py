@@ -98,7 +98,7 @@ def _curve(per_call: Sequence[float]) -> list[tuple[float, float]]:
 def _curve_words(per_call: Sequence[float]) -> str:
     best = per_call.index(max(per_call))
     named = [f"{per_call[k - 1]:.1f} with K {k}" for k in sorted({1, best + 1, len(per_call)})]
-    return f"tokens per target call: {', '.join(named)}"
+    return f"tokens per pass: {', '.join(named)}"
 
 
 def _judge(recorded: Trace, target: str | None) -> GivenText:
