@@ -21,9 +21,13 @@ from tests.browser.explore_page import (
     wait_for_state,
     wait_for_steps,
 )
+from tests.browser.stage_page import RUNNING, part, push, settle, stages, whole
 from tests.browser.windows import PHONE
+from tests.helpers import traces
 
 pytestmark = pytest.mark.slow
+
+stage = pytest.fixture(stages)
 
 SMALL = {"width": 1024, "height": 768}
 NEXT = ".sv-next-step"
@@ -104,23 +108,33 @@ def test_the_four_buttons_do_what_they_say(open_page):
 @pytest.mark.parametrize("size", [PHONE, SMALL], ids=["phone", "projector"])
 @pytest.mark.parametrize("is_simple", [True, False], ids=["simple", "all controls"])
 def test_they_come_into_a_place_that_was_theirs_and_go_while_the_run_plays(open_page, size, is_simple):
-    page = open_page(simple=is_simple, viewport=size, scripts=(WATCH_SHIFTS,), has_touch=size is PHONE)
+    page = open_page(simple=is_simple, viewport=size, has_touch=size is PHONE)
     page.evaluate("document.querySelector('#run').click()")
     wait_for_steps(page, 2)
     height = page.locator(".sv-text-head").bounding_box()["height"]
-    jumped = sum(by for by, _ in shifts(page))
     choose_unseen_pace(page, "full")
     wait_for_state(page, "finished")
     page.wait_for_selector(NEXT)
-    page.wait_for_timeout(300)
     assert page.locator(".sv-text-head").bounding_box()["height"] == height
-    assert sum(by for by, _ in shifts(page)) - jumped <= 0.01, shifts(page)
     assert page.evaluate("document.documentElement.scrollWidth") == size["width"]
     assert serious(page) == []
     page.click("[data-do=toggle]")
     page.wait_for_function(f"!document.querySelector('{NEXT}')")
     page.click("[data-do=toggle]")
     page.wait_for_selector(NEXT)
+
+
+@pytest.mark.parametrize("width", [1024, 1366])
+def test_the_end_of_a_run_moves_nothing(stage, width):
+    page, message = stage(width=width, scripts=(WATCH_SHIFTS,)), whole(traces.chain(), recorded=False)
+    push(page, part(message, 0, len(message["steps"])))
+    settle(page)
+    page.wait_for_timeout(300)
+    jumped = sum(by for by, _ in shifts(page))
+    push(page, {**message, "state": {**RUNNING, "name": "finished", "words": ""}})
+    page.wait_for_selector(NEXT)
+    page.wait_for_timeout(300)
+    assert sum(by for by, _ in shifts(page)) - jumped <= 0.01, shifts(page)
 
 
 def test_on_a_phone_the_question_opens_the_sheet(open_page):
