@@ -13,12 +13,10 @@ from specviz.models.chat import as_messages, ready_text
 from specviz.prompts import prompts_file
 from specviz.trace import Header, Settings, Step
 from specviz.views.explore.message import NextStep, PictureWords, TokenPlace
-from specviz.views.explore.opening import question_of
+from specviz.views.explore.opening import num_shown, question_of
 from specviz.views.explore.titles import telling_rejection
 from specviz.views.words import SPACE, prose, quote, token_label
 
-SEEN = 0.05  # a probability that can be seen as a bar
-LONG = 4  # characters, the space before a word included; shorter words are mostly "the" and "was"
 HIGH_K, LOW_K = 8, 4
 DEPENDS = "Acceptance depends on the text."
 MOST_ASKED = 40  # characters of a prompt on a button
@@ -32,9 +30,8 @@ class Rejection:
 
     place: TokenPlace
     words: str
-    worth: tuple[int, bool, bool, float]
-    """How much it tells: 2 for a whole word, 1 for a part of one; whether p and q can both be seen; whether the word is
-    long; the smaller probability."""
+    worth: tuple[int, int]
+    """How much it tells: what its step shows, as the opening counts it; 2 for a whole word, 1 for a part of one."""
 
 
 def rejection_in(step: Step, best: Rejection | None) -> Rejection | None:
@@ -45,9 +42,7 @@ def rejection_in(step: Step, best: Rejection | None) -> Rejection | None:
     shown = token_label(token)
     is_word = len(shown) > 2 and shown[0] == SPACE and shown[1:].isalpha()
     has_letters = any(char.isalpha() for char in shown)
-    least = min(token.p_judged or 0.0, 1.0 if token.q is None else token.q)
-    kind = 2 if is_word else int(has_letters)
-    worth = (kind, least >= SEEN, len(shown) > LONG, least)
+    worth = (num_shown(step), 2 if is_word else int(has_letters))
     if best is not None and worth <= best.worth:
         return best
     place = TokenPlace(step.index, str(step.draft.index(token)))

@@ -83,6 +83,7 @@ MOST_SHARES = 4
 SMALL = 0.1  # probabilities below it are drawn on a longer axis
 LENGTHENED = 0.6  # of the longer axis: the larger of two small probabilities
 SEEN = 0.05  # of a bar: a part that can be seen
+MOST_TELLING = 6  # more than all other facts together
 LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing to tell
 
 
@@ -100,17 +101,18 @@ def telling_step(trace: Trace) -> int:
     A step may show text before it, an accepted token that might have been rejected, a dropped token, and a rejected
     word that both models know.
     """
-    numbers = [_num_shown(step) for step in trace.steps]
+    numbers = [num_shown(step) for step in trace.steps]
     return numbers.index(max(numbers))
 
 
-def _num_shown(step: Step) -> int:
-    """How many of the facts in `telling_step` this step shows; the rejected word counts twice."""
+def num_shown(step: Step) -> int:
+    """How much this step shows: each fact in `telling_step` counts once, the rejected word most."""
     number = len({token.status for token in step.draft} & {"accepted", "rejected", "ignored"})
     number += any(token.status == "accepted" and _is_open(token) for token in step.draft)
     rejected = telling_rejection(step)
     if rejected is not None and rejected.text.strip().isalpha():
-        number += 2 * (min(rejected.p_judged or 0, rejected.q or 0) > SEEN)
+        drafted = 1.0 if rejected.q is None else rejected.q
+        number += MOST_TELLING * (min(rejected.p_judged or 0.0, drafted) > SEEN)
     return number + (step.index > 0)
 
 
