@@ -300,7 +300,7 @@ export interface LessonScreen {
   words: Array<Array<string>>;
   show: RecordedRun | null;
   compare: RunPair | null;
-  lit: Array<"inspector" | "lanes" | "numbers" | "player" | "text">;
+  lit: Array<"inspector" | "lanes" | "numbers" | "player" | "text" | "tools" | "views">;
   distribution: BarsBlock | null;
   task: LessonTask | null;
 }

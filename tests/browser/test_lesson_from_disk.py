@@ -139,10 +139,11 @@ def test_it_fits_and_is_accessible(lessons, size, theme):
 def test_present_and_theme_work_and_the_theme_is_the_person_s(lessons):
     page = lessons("#lesson=stage")
     page.click("#sv-present")
-    assert page.evaluate("document.querySelector('#lesson').getBoundingClientRect().width") == 372
+    assert page.evaluate("document.querySelector('#lesson').getBoundingClientRect().width") == DESKTOP["width"]
     for _ in range(2):
         page.click(NEXT)
-    page.wait_for_selector("#stage .sv-cell.sv-on")
+    page.wait_for_selector("#stage .sv-cell.sv-on.sv-is-rejected")
+    page.click(NEXT)  # its task is to draw again
     page.wait_for_selector("#stage [data-part=again]")
     again = page.locator("#stage [data-part=again]").bounding_box()
     assert again["width"] > 0

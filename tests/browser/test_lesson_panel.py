@@ -181,6 +181,7 @@ def test_what_the_lesson_asks_to_press_and_read_is_in_sight_beside_it(page):
         )
         assert names
         assert all(wanted <= room + 1 for wanted, room in names)
+        page.click(NEXT)  # its task is to draw again
         page.click("#present")
 
 
@@ -351,12 +352,6 @@ def test_plan_and_lesson_are_accessible_on_a_wide_page(open_page):
     assert serious(page) == []
     turn_to(page, "learn")
     assert serious(page) == []
-    page.click("#pages [data-page=explore]")
-    page.click("#present")
-    wide = "document.querySelector('#lesson').getBoundingClientRect().width"
-    assert page.evaluate(wide) == 372
-    assert page.evaluate("document.querySelector('#stage .sv-screen').getBoundingClientRect().left") >= 372
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1366
 
 
 @pytest.mark.slow

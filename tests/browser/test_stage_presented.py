@@ -1,4 +1,4 @@
-"""Presenting the stage before a room, in a browser: enlarged, whole, and the step that is explained alone bright."""
+"""Presenting the stage before a room, in a browser: enlarged, whole, and a ground for the step that is explained."""
 
 import pytest
 
@@ -10,10 +10,11 @@ pytestmark = pytest.mark.slow
 stage = pytest.fixture(stages)
 
 PRESENT = "document.documentElement.toggleAttribute('data-sv-present')"
+GROUND = "getComputedStyle(node).backgroundColor !== 'rgba(0, 0, 0, 0)'"
 SIZE = "(node) => parseFloat(getComputedStyle(node).fontSize)"
 
 
-def test_presenting_enlarges_and_the_current_step_alone_is_bright(stage):
+def test_presenting_enlarges_and_the_current_step_alone_has_a_ground(stage):
     page, message = stage(height=820), whole(traces.chain())
     push(page, message)
     settle(page)
@@ -23,17 +24,18 @@ def test_presenting_enlarges_and_the_current_step_alone_is_bright(stage):
     settle(page)
     for selector, size in zip(large, before, strict=True):
         assert shown(page, selector, SIZE)[0] >= 1.2 * size
-    where = "(node) => [Number(getComputedStyle(node).opacity) === 1, node.dataset.step]"
-    assert {step for bright, step in shown(page, ".sv-piece", where) if bright} == {"1"}  # what is explained
+    where = f"(node) => [{GROUND}, node.dataset.step]"
+    assert {step for has_ground, step in shown(page, ".sv-piece", where) if has_ground} == {"1"}  # what is explained
+    assert set(shown(page, ".sv-piece, .sv-row, .sv-prompt", "(node) => getComputedStyle(node).opacity")) == {"1"}
     page.evaluate("hub.back(); hub.forward()")
-    assert {step for bright, step in shown(page, ".sv-piece", where) if bright} == {"6"}
+    assert {step for has_ground, step in shown(page, ".sv-piece", where) if has_ground} == {"6"}
     page.click('.sv-cell[data-step="4"][data-ref="0"]')
-    assert {step for bright, step in shown(page, ".sv-piece", where) if bright} == {"4"}
-    rows = "(row) => [Number(getComputedStyle(row).opacity) === 1, row.querySelector('.sv-step-number').textContent]"
-    assert [number for bright, number in shown(page, ".sv-row", rows) if bright] == ["5"]
+    assert {step for has_ground, step in shown(page, ".sv-piece", where) if has_ground} == {"4"}
+    rows = f"(node) => [{GROUND}, node.querySelector('.sv-step-number').textContent]"
+    assert [number for has_ground, number in shown(page, ".sv-row", rows) if has_ground] == ["5"]
     page.evaluate("hub.forward()")
     page.evaluate("hub.seek(2)")
-    assert {step for bright, step in shown(page, ".sv-piece", where) if bright} == {"1"}
+    assert {step for has_ground, step in shown(page, ".sv-piece", where) if has_ground} == {"1"}
 
 
 @pytest.mark.parametrize(("width", "height"), [(1366, 768), (1920, 1080)])

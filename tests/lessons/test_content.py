@@ -16,6 +16,7 @@ from specviz.trace.shipped import shipped_runs, shipped_trace
 from specviz.views.check.distributions import distribution_block
 from specviz.views.explore.inspector import looks
 from specviz.views.explore.speed import speed_words
+from specviz.views.learn.lesson import lesson_props
 from specviz.views.words import label, percent, quote
 from tests.helpers import restated_numbers
 from tests.helpers.documents import MEASURED
@@ -643,6 +644,29 @@ def test_every_task_can_be_done_on_the_run_of_its_screen(name):
         if done and done.kind == "throw":
             pin = screen.show.pin
             assert looks(trace(run).steps[pin.step])[pin.ref].draw
+
+
+READ_AT = {
+    "inspector": r"inspector|struck|rejected tokens|\bbars?\b",
+    "numbers": r"numbers? (at the top|above)|compare tokens per target call",
+}
+"""Words of a task by which it is read or done at a part of the stage."""
+
+
+@each
+def test_a_screen_marks_what_its_task_is_read_at(name):
+    for screen in lesson_props(name).screens:
+        words = "".join(screen.task.words) if screen.task else ""
+        wanted = {part for part, pattern in READ_AT.items() if re.search(pattern, words)}
+        assert wanted <= set(screen.lit), screen.title
+
+
+def test_the_words_that_name_a_part_of_the_stage_are_met():
+    tasks = ["".join(screen.task.words) for name in ORDER for screen in screens(name) if screen.task]
+    assert {part: sum(bool(re.search(words, task)) for task in tasks) for part, words in READ_AT.items()} == {
+        "inspector": 7,
+        "numbers": 3,
+    }
 
 
 def test_the_inspector_of_lesson_three_says_what_was_drafted_why_it_was_rejected_and_where_the_replacement_came_from():

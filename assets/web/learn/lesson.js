@@ -16,11 +16,10 @@ import { watchTasks } from './tasks.js';
 const NOT_IN_FILE = 'This needs specviz itself, with a model: a file can only replay.';
 const FILLED = 'The setup is filled in. Press Run when you are ready.';
 const WHOLE = ['guess', 'choose', 'see'];           // tasks beside a run that is not replayed
-const AT_INSPECTOR = ['throw', 'made'];
 
 const Button = ({ words, className = '', ...more }) => html`<button type="button" class="sv-button ${className}" ...${more}>${words}</button>`;
 /** @param {LessonScreen} screen */
-const needsInspector = ({ show, task }) => Boolean((show && show.pin) || (task && AT_INSPECTOR.includes(task.kind)));
+const needsInspector = ({ lit }) => lit.includes('inspector');
 
 // On a phone the inspector is a sheet that must be opened.
 /** @param {{ screen: LessonScreen, again: () => void }} props */
@@ -36,7 +35,7 @@ function TryLive({ lesson, stage, say }) {
     setFilled(true);
     say(FILLED);
   };
-  return html`<section class="sv-lesson-live"><h4>Try it live</h4>${stage.live && html`<p>${lesson.live}</p>`}
+  return html`<section class="sv-lesson-live" data-filled=${isFilled ? '' : undefined}><h4>Try it live</h4>${stage.live && html`<p>${lesson.live}</p>`}
     ${stage.live && !lesson.not_live && html`<${Button} words="Fill in this setup" onClick=${fill} />`}<p>${isFilled ? FILLED : words}</p></section>`;
 }
 
@@ -48,11 +47,11 @@ function Screen({ of, lesson, at, screen }) {
   const brief = (words) => queueMicrotask(() => of.set({ brief: words }));      // not while this is being drawn
   return html`${at === 0 && html`<p class="sv-lesson-question">${lesson.question}</p>`}<h3>${screen.title}</h3>
     ${needsInspector(screen) && html`<${Button} className="sv-lesson-look" words="Open the inspector" onClick=${() => of.inspect()} />`}
-    ${screen.words.map((words) => html`<p>${worded(words)}</p>`)}
+    <div class="sv-lesson-words">${screen.words.map((words) => html`<p>${worded(words)}</p>`)}</div>
     ${screen.distribution && html`<div class="sv-lesson-distribution"><${Blocks} blocks=${[screen.distribution]} host=${host} /></div>`}
     <${Shown} screen=${screen} again=${() => of.stageIt(true)} />
-    ${screen.task && html`<${Task} task=${screen.task} name=${taskName(lesson.name, at)} stage=${of.stage} watched=${() => of.watched()} say=${say} brief=${brief} />`}
-    ${at === lesson.screens.length - 1 && lesson.live && html`<${TryLive} lesson=${lesson} stage=${of.stage} say=${say} />`}`;
+    <div class="sv-lesson-doing">${screen.task && html`<${Task} task=${screen.task} name=${taskName(lesson.name, at)} stage=${of.stage} watched=${() => of.watched()} say=${say} brief=${brief} />`}
+      ${at === lesson.screens.length - 1 && lesson.live && html`<${TryLive} lesson=${lesson} stage=${of.stage} say=${say} />`}</div>`;
 }
 
 // What stands around a screen, or around the words that refuse a lesson. isBelow: the task is out of sight below.

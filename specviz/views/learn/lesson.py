@@ -17,10 +17,17 @@ from specviz.views.explore.message import TokenPlace, TokenStatus
 from specviz.views.learn.plan import GameLink, LessonTasks, game_after, tasks_of
 from specviz.views.words import label, reveal, title_of
 
-AT_INSPECTOR = ("throw", "made")  # kinds of tasks that are done at the inspector
+READS = {
+    "play": ("numbers", "player"),
+    "pin": ("inspector",),
+    "throw": ("inspector", "tools"),
+    "made": ("inspector", "views"),
+    "see": ("numbers",),
+}
+"""The parts of the stage where a task of each kind is done or read, beside the text and the lanes."""
 SHIPPED = "shipped:"
 """The beginning of a recorded run's id in the page; the run's name follows."""
-StagePart = Literal["text", "lanes", "inspector", "numbers", "player"]
+StagePart = Literal["text", "lanes", "inspector", "numbers", "player", "tools", "views"]
 
 
 class RecordedRun(PageRecord):
@@ -210,15 +217,14 @@ def _task(screen: Screen) -> LessonTask | None:
 
 
 def _lit(screen: Screen) -> list[StagePart]:
-    """The panels of the stage that the screen is about; none marks all of them."""
-    if screen.show is None or not (screen.show.run or screen.show.pin):
-        return []
-    kind = screen.task.done.kind if screen.task else ""
-    at_inspector = screen.show.pin is not None or kind in AT_INSPECTOR
-    panels: list[StagePart] = ["text", "lanes", "inspector" if at_inspector else "numbers"]
-    if kind == "play":
-        panels.append("player")
-    return panels
+    """The parts of the stage that the screen is about; none marks all of them."""
+    show = screen.show or Show()
+    parts = list(READS.get(screen.task.done.kind, ())) if screen.task else []
+    if show.pin and "inspector" not in parts:
+        parts.append("inspector")
+    if not parts and show.run:
+        parts.append("numbers")
+    return ["text", "lanes", *parts] if parts else []
 
 
 def _stage(show: Show | None, run: str | None) -> tuple[RecordedRun | None, RunPair | None]:
