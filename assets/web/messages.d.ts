@@ -456,6 +456,12 @@ export interface OtherK {
 /** A part of a section that a person reads. */
 export type PageBlock = BarsBlock | ChartBlock | DetailsBlock | DownloadBlock | DraftGameBlock | DraftGameStageBlock | ExampleBlock | LessonsBlock | LinksBlock | PlacesBlock | PredictBlock | ProgressBlock | SegmentsBlock | SideBySideBlock | TableBlock | TextsBlock | VerdictBlock | WordsBlock;
 
+/** The QR code of the page. */
+export interface PageCode {
+  address: string;
+  picture: string;
+}
+
 /** A field or a button of a section. A person sets the fields before pressing a button of the same section. */
 export type PageControl = ButtonControl | ChoiceControl | CountControl | LinesControl;
 

@@ -15,6 +15,7 @@ import { addKinds } from './reports/blocks.js';
 import { sideBySide } from './reports/side_by_side_player.js';
 import { mountGetCard } from './get_card.js';
 import { mountReport } from './reports/report.js';
+import { pageCode } from './share/page_code.js';
 import { share } from './share/share.js';
 import { mountHelp } from './stage/help.js';
 import { mountStage, pinPlace } from './stage/stage.js';
@@ -232,7 +233,7 @@ const shared = {
 };
 
 // panels beside the stage by name
-const PANELS = { 'library-panel': library, 'share-panel': share, lesson: lessonPanel };
+const PANELS = { 'library-panel': library, 'share-panel': share, 'page-code': pageCode, lesson: lessonPanel };
 function panel(name, element, host) {
   PANELS[name](element, { ...host, page: shared });
 }

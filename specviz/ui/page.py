@@ -20,7 +20,7 @@ from specviz.ui import components
 from specviz.ui.api import add_endpoints
 from specviz.ui.choices import Offer, choose_rule, list_rules, rule_to_explain
 from specviz.ui.events import NOW, QUIET, callback, data_of, text_or_none
-from specviz.ui.explore import getting, lessons, library, share
+from specviz.ui.explore import getting, lessons, library, page_code, share
 from specviz.ui.explore.form import Form, Frame
 from specviz.ui.explore.handlers import (
     Handlers,
@@ -91,7 +91,7 @@ def build(
     with gr.Blocks(
         title="specviz", analytics_enabled=False, fill_width=True, delete_cache=KEEP_UPLOADS
     ) as demo:
-        _bar()
+        _bar(lambda: (demo.server_name, demo.server_port))
         fields, buttons = _setup(offer, bench.pool)
         calls = [
             increments_since(registry),
@@ -193,7 +193,7 @@ def _add_leaving(demo: gr.Blocks, leaving: Sequence[Callable[[str], None]]) -> N
     demo.unload(leave)
 
 
-def _bar() -> None:
+def _bar(place: page_code.Place) -> None:
     """Makes the top bar: the name, then what concerns files and looks. The browser alone does what its buttons do."""
     with gr.Row(elem_id="bar"):
         gr.HTML(
@@ -204,6 +204,7 @@ def _bar() -> None:
         components.pages_list()
         for name, words in _BAR.items():
             components.button(name, words)
+        page_code.add(place)
     components.fold_line()
 
 

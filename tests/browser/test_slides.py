@@ -1,9 +1,12 @@
 """Presenting before a room, by picture: the stage alone and screens of lessons, at the sizes of projectors."""
 
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from specviz.ui.server import typed_address
 from tests.browser.access import serious
 
 pytestmark = pytest.mark.slow
@@ -96,6 +99,29 @@ def test_the_setup_row_comes_where_a_slide_invites_to_a_run(open_page):
     for width, theme in sizes_and_themes(page):
         assert page.evaluate(UNREADABLE) == [], (width, theme)
         assert page.evaluate(HEADER) <= 0.15, width
+
+
+def test_the_code_of_the_page_fills_the_screen_and_can_be_read(open_page, app, monkeypatch):
+    decoder = pytest.importorskip("zxingcpp", reason="zxing-cpp is not installed")
+    page = open_page(color_scheme="dark", viewport={"width": 1024, "height": 768})
+    page.click("#present")
+    page.wait_for_timeout(500)
+    assert page.locator("#page-code button").count() == 0  # this server is for this machine alone
+    monkeypatch.setattr(app.page.demo, "server_name", "0.0.0.0")
+    page.reload()
+    page.wait_for_selector("#present")
+    page.click("#present")
+    page.click("#page-code .sv-code-open")
+    seen = decoder.read_barcodes(Image.open(BytesIO(page.screenshot())))
+    address = f"{typed_address('0.0.0.0', app.page.demo.server_port)}/"
+    assert [code.text for code in seen] == [address]
+    assert page.inner_text(".sv-code p") == address
+    assert serious(page) == []
+    page.keyboard.press("Escape")
+    assert not page.is_visible(".sv-code")
+    assert page.evaluate("document.documentElement.hasAttribute('data-sv-present')")
+    page.keyboard.press("Escape")
+    assert not page.is_visible(".sv-code-open")
 
 
 PLANTED = """() => {

@@ -18,6 +18,13 @@ class PanelRefusal(PageRecord):
     refusal: str
 
 
+class PageCode(PageRecord):
+    """The QR code of the page."""
+
+    address: str  # that it leads to
+    picture: str  # an address that holds the whole picture
+
+
 # ---- the library drawer ---------------------------------------------------------------------------------------------
 
 

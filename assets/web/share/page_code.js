@@ -1,0 +1,32 @@
+// page_code.js: the QR code of the page's address in the corner of a presented page; pressed, it fills the screen.
+import { answerOf } from '../core/answer.js';
+import { VERBATIM } from '../core/element.js';
+import { html } from '../core/html.js';
+import { render } from '../vendor/preact_htm.js';
+/** @import { Host } from '../core/hub.js' */
+/** @import { PageCode } from '../messages.d.ts' */
+
+const root = document.documentElement;
+
+/** @param {{ code: PageCode }} props */
+function Code({ code: { address, picture } }) {
+  /** @type {{ current: HTMLDialogElement | null }} */
+  const dialog = { current: null };
+  const ownKeys = (event) => { if (event.key === 'Escape') event.stopPropagation(); };      // it closes the code, not Present
+  return html`<button type="button" class="sv-code-open" aria-label="QR code of this page" title="QR code of this page" onClick=${() => dialog.current.showModal()}>
+      <img src=${picture} alt="" /></button>
+    <dialog class="sv-code" aria-label="QR code of this page" ref=${dialog} onKeyDown=${ownKeys} onClick=${() => dialog.current.close()}>
+      <img src=${picture} alt="QR code of ${address}" /><p ...${VERBATIM}>${address}</p>
+      <button type="button" class="sv-code-close" aria-label="Close the code">×</button></dialog>`;
+}
+
+// It is asked for when the page is first presented. There is none where the address leads to this machine alone.
+/** @param {HTMLElement} element @param {Host & { server: { code: (wanted: { address: string }) => Promise<PageCode | null> } }} host */
+export function pageCode(element, { server }) {
+  const presented = new MutationObserver(async () => {
+    presented.disconnect();
+    const code = await answerOf(server.code({ address: location.origin + location.pathname }));
+    if (code) render(html`<${Code} code=${code} />`, element.querySelector('.sv-panel'));
+  });
+  presented.observe(root, { attributeFilter: ['data-sv-present'] });
+}
