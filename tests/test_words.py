@@ -165,13 +165,13 @@ def test_a_rule_has_the_new_words(rule):
 @pytest.mark.parametrize("name", lessons())
 def test_a_lesson_has_the_new_words(name):
     panel = lesson_props(name)
-    screens = [msgspec.structs.replace(screen, distribution=None) for screen in panel.screens]
+    screens = [msgspec.structs.replace(screen, bars=None) for screen in panel.screens]
     assert old_words(msgspec.structs.replace(panel, screens=screens)) == []
 
 
 def distributions():
     """What the lessons show of the rules."""
-    return [screen.distribution for name in lessons() for screen in lesson_props(name).screens if screen.distribution]
+    return [screen.bars for name in lessons() for screen in lesson_props(name).screens if screen.bars]
 
 
 def comparisons():

@@ -301,7 +301,7 @@ export interface LessonScreen {
   show: RecordedRun | null;
   compare: RunPair | null;
   lit: Array<"inspector" | "lanes" | "numbers" | "player" | "text" | "tools" | "views">;
-  distribution: BarsBlock | null;
+  bars: BarsBlock | null;
   task: LessonTask | null;
 }
 

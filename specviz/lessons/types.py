@@ -83,6 +83,20 @@ class RuleDistributions(Pin):
     rules: Annotated[tuple[DistributionRule, ...], Meta(min_length=1, max_length=4)]
 
 
+class PassCosts(LessonObject):
+    """The times of a target's pass over some numbers of tokens, as measured elsewhere."""
+
+    target: Name
+    tokens: Annotated[tuple[Times, ...], Meta(min_length=1, max_length=6)]
+    ms: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(min_length=1, max_length=6)]
+    machine: Line
+    """The machine on which they were measured."""
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.ms):
+            raise ValueError(f"ms must have one time for each of tokens {format_got(self.ms)}")
+
+
 class OpenedRun(LessonObject):
     """A recorded run that a task opens."""
 
@@ -208,6 +222,7 @@ class Screen(LessonObject):
     words: Paragraphs
     show: Show | None = None
     distribution: RuleDistributions | None = None
+    costs: PassCosts | None = None
     task: Task | None = None
 
     def __post_init__(self) -> None:
@@ -217,6 +232,8 @@ class Screen(LessonObject):
             if show == Show() or has_too_much:
                 must = "must be a run, a pin, both of these, or two runs to compare"
                 raise ValueError(f"show {must} {format_got(show)}")
+        if self.distribution and self.costs:
+            raise ValueError(f"costs must not stand beside a distribution {format_got(self.costs)}")
         force_setattr(self, "words", _list_pieces("words", self.words))
 
     @property

@@ -162,6 +162,8 @@ class ModelPool:
         self.allow_any = settings().commands_take_any_model if allow_any is None else allow_any
         self.step_ms: dict[tuple[str, str], Mapping[int, float]] = {}
         """By a method's and a target's name: the milliseconds of a step by the size of its tree, as measured here."""
+        self.pass_ms: dict[str, Sequence[float]] = {}
+        """By a target's name: the milliseconds of a pass over 1, 2, ... tokens, as measured here."""
         self._budget = settings().model_memory_bytes if budget_bytes is None else budget_bytes
         # by key, the most recently used last
         self._entries: OrderedDict[str, _Entry] = OrderedDict()

@@ -116,7 +116,7 @@ def build(
         frame = Frame(registry, offer, form, stage, wiring.fill)
         library.add(frame, handlers)
         share.add(frame)
-        lessons.add(frame)
+        lessons.add(frame, bench.pool.pass_ms)
         pages = reports(registry, bench, offer)
         for name, report in pages.items():
             _add_report(name, report)

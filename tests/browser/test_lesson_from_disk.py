@@ -85,7 +85,7 @@ def test_the_short_way_through_the_plan_leaves_out_what_is_not_on_it(opened):
 
 def test_distributions_runs_a_tree_two_runs_and_the_game(lessons):
     page = lessons("#lesson=other")
-    page.wait_for_selector("#lesson .sv-lesson-distribution .sv-part")
+    page.wait_for_selector("#lesson .sv-lesson-bars .sv-part")
     page.click(NEXT)
     press(page, "K 1")
     press(page, "A sum")
@@ -125,7 +125,7 @@ def test_a_hostile_lesson_stays_text(lessons):
 def test_it_fits_and_is_accessible(lessons, size, theme):
     page = lessons(viewport=size, color_scheme=theme)
     assert serious(page) == []
-    for place, wait in (("stage", TASK), ("other", "#lesson .sv-lesson-distribution .sv-part")):
+    for place, wait in (("stage", TASK), ("other", "#lesson .sv-lesson-bars .sv-part")):
         page.evaluate("(place) => { location.hash = `#lesson=${place}`; }", place)
         page.wait_for_selector(wait)
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]

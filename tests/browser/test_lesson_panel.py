@@ -344,7 +344,7 @@ def test_a_lesson_that_is_not_there_is_refused_and_leads_back(page):
 def test_plan_and_lesson_are_accessible_on_a_wide_page(open_page):
     page = open_page(color_scheme="light", reduced_motion="reduce")
     start(page, "other")
-    page.wait_for_selector("#lesson .sv-lesson-distribution .sv-part")
+    page.wait_for_selector("#lesson .sv-lesson-bars .sv-part")
     page.click(NEXT)
     press(page, "A sum")
     on_stage(page, "sum")

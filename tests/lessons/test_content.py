@@ -170,6 +170,10 @@ def of_why_slow():
     run, n = "one-by-one", length("one-by-one")
     measured("a target forward takes 3.19 ms over one token, 3.28 over 2, 4.00 over 5, 6.34 over 9, 8.89 over 33")
     measured("`fable-target` (6.1 M parameters)")
+    costs = screens("why-slow")[2].costs
+    assert dict(zip(costs.tokens, costs.ms, strict=True)) == {1: 3.19, 5: 4.00, 33: 8.89}
+    assert costs.target == "fable-target"
+    measured(f"## T{costs.machine[1:]}")
     measured("24.4 MB of weights at the measured 29.6 GB/s would take 0.82 ms")
     assert calls(run) == len(trace(run).steps) == n
     assert {each.kind for each in trace(run).tokens} == {"plain"}

@@ -80,6 +80,28 @@ def test_a_run_of_a_task_may_have_words_of_its_own(tmp_path):
     assert [(run.run, run.title) for run in runs] == [("first-visit", "K 4"), ("k-8", RUNS["k-8"].title)]
 
 
+COSTS = {"target": "fable-target", "tokens": [1, 5, 33], "ms": [2.0, 3.0, 8.0], "machine": "another one"}
+
+
+@pytest.mark.parametrize(
+    ("here", "times", "machine"),
+    [
+        ((), ["2.00 ms", "3.00 ms", "8.00 ms"], "another one"),
+        ([0.5] * 32, ["2.00 ms", "3.00 ms", "8.00 ms"], "another one"),  # not over as many tokens
+        ([1.0, *[1.5] * 31, 4.0], ["1.00 ms", "1.50 ms", "4.00 ms"], "this machine"),
+    ],
+)
+def test_costs_are_this_machine_s_where_it_has_measured_them(here, times, machine, tmp_path):
+    with taught(tmp_path, lesson("own", screens=[screen(costs=COSTS)])):
+        bars = view.lesson_props("own", pass_ms={"fable-target": here, "other": [9.0] * 40}).screens[0].bars
+    assert [row.label for row in bars.rows] == ["1 token", "5 tokens", "33 tokens"]
+    assert [row.values for row in bars.rows] == [(time,) for time in times]
+    lengths = [row.parts[0][1] for row in bars.rows]
+    assert lengths[2] == 100
+    assert lengths[1] / lengths[0] == pytest.approx(1.5)
+    assert bars.key[0][1] == f"one pass of fable-target, measured on {machine}"
+
+
 def test_a_pace_is_one_that_a_run_can_have():
     assert tuple(controls.PACES) == PACES
 
@@ -120,7 +142,7 @@ def test_a_pace_is_one_that_a_run_can_have():
         (with_screen(words=[["a", 1]]), "screens[1]: words[1][2] must be a text of 1 to 800 characters (got 1)"),
         (
             with_screen(picture="x.png"),
-            "screens[1] has no field 'picture'; it may have title, words, show, distribution, task",
+            "screens[1] has no field 'picture'; it may have title, words, show, distribution, costs, task",
         ),
         (with_screen(show={}), "screens[1]: show must be a run"),
         (with_screen(show={"run": "nothing"}), "screens[1]: show: run must be one of first-visit"),
@@ -144,6 +166,15 @@ def test_a_pace_is_one_that_a_run_can_have():
         (
             with_screen(distribution={"run": "sum", "step": 0, "ref": "0", "rules": ["nonsense"]}),
             "distribution: rules[1] must be one of speculative_sampling, broken:resample_p (got 'nonsense')",
+        ),
+        (with_screen(costs={**COSTS, "ms": [1.5]}), "screens[1]: costs: ms must have one time for each of tokens"),
+        (with_screen(costs={**COSTS, "ms": [1.5, 0, 4]}), "costs: ms[2] must be"),
+        (with_screen(costs={**COSTS, "tokens": [1, 5, 101]}), "costs: tokens[3] must be"),
+        (
+            with_screen(
+                costs=COSTS, distribution={"run": "sum", "step": 0, "ref": "0", "rules": ["speculative_sampling"]}
+            ),
+            "costs must not stand beside a distribution",
         ),
         (with_screen(task={"words": "Do.", "done": {"kind": "play"}}), "task must have the field 'praise'"),
         (with_done(kind="dance"), "task: done: kind must be one of play, made, throw"),
@@ -374,7 +405,7 @@ def test_a_lesson_for_the_panel_has_everything_in_words(tmp_path):
     assert [each.place for each in first.screens] == [f"{number} of 5" for number in range(1, 6)]
     assert first.screens[2].show.id == "shipped:first-visit"
     assert first.screens[2].task.counts == ["0 of 2", "1 of 2", "2 of 2"]
-    assert isinstance(second.screens[0].distribution, BarsBlock)
+    assert isinstance(second.screens[0].bars, BarsBlock)
     assert [run.run for run in second.screens[1].task.runs] == ["k-1", "sum"]
     assert [run.run for run in second.screens[3].compare.runs] == ["first-visit", "broken-residual"]
 
@@ -435,7 +466,7 @@ class Asked:
 
 
 def test_a_recorded_run_is_shown_by_name_as_one_view_for_all(frame):
-    (_, show, _), request = callbacks_of(frame), gr.Request(session_hash="one")
+    (_, show, _), request = callbacks_of(frame, {}), gr.Request(session_hash="one")
     message = json.loads(show(request, Asked(run="sum", play=True)))
     again = json.loads(show(gr.Request(session_hash="two"), Asked(run="sum")))
     assert (message["run"], message["play"], again.get("play")) == ("shipped:sum", True, None)
@@ -446,14 +477,24 @@ def test_a_recorded_run_is_shown_by_name_as_one_view_for_all(frame):
 
 @pytest.mark.parametrize("run", ["nothing", "../x", None, 7, ["sum"], HOSTILE])
 def test_an_unknown_run_is_refused_by_name(frame, run):
-    _, show, _ = callbacks_of(frame)
+    _, show, _ = callbacks_of(frame, {})
     with pytest.raises(gr.Error, match="a recorded run must be one of first-visit"):
         show(gr.Request(session_hash="x"), Asked(run=run))
 
 
 @pytest.mark.parametrize("data", [None, [], 5, {}, {"name": None}, {"name": ["x"]}, {"name": HOSTILE}, {"name": {}}])
 def test_whoever_asks_for_no_lesson_is_told_so(frame, data):
-    assert callbacks_of(frame)[0](data) == PanelRefusal(GONE)
+    assert callbacks_of(frame, {})[0](data) == PanelRefusal(GONE)
+
+
+def test_what_was_measured_here_since_the_page_was_made_is_shown(frame):
+    pass_ms = {}
+    lesson_of = callbacks_of(frame, pass_ms)[0]
+    before = lesson_of({"name": "why-slow"}).screens[2].bars
+    pass_ms["fable-target"] = [2.0] * 33
+    after = lesson_of({"name": "why-slow"}).screens[2].bars
+    assert [row.values for row in before.rows] == [("3.19 ms",), ("4.00 ms",), ("8.89 ms",)]
+    assert {row.values for row in after.rows} == {("2.00 ms",)}
 
 
 def test_a_setup_sets_the_pace_only_where_the_lesson_has_one(frame, tmp_path):
@@ -461,7 +502,7 @@ def test_a_setup_sets_the_pace_only_where_the_lesson_has_one(frame, tmp_path):
 
     frame = replace(frame, form=Form(("k", "pace")))
     with taught(tmp_path, lesson("quick", pace="full"), lesson("as-it-is")):
-        filled = [callbacks_of(frame)[2](Asked(name=name)) for name in ("quick", "as-it-is")]
+        filled = [callbacks_of(frame, {})[2](Asked(name=name)) for name in ("quick", "as-it-is")]
     assert [fields[0] for fields in filled] == [2, 2]
     assert filled[0][1] == "full"
     assert filled[1][1] != "full"
@@ -474,13 +515,13 @@ def test_a_setup_changes_the_bundled_pairs_first_request_whatever_the_page_begin
     form = Form(("target", "draft", "chat", "temperature", "pace"))
     frame = replace(frame, form=form, offer=make_offer("smollm2"))
     with taught(tmp_path, lesson("weak", setup={"draft": "fable-draft-tiny"})):
-        target, draft, chat, temperature, _ = callbacks_of(frame)[2](Asked(name="weak"))
+        target, draft, chat, temperature, _ = callbacks_of(frame, {})[2](Asked(name="weak"))
     assert (target["value"], draft["value"]) == ("fable-target", "fable-draft-tiny")
     assert (chat, temperature) == (False, 1.0)
 
 
 def test_a_setup_that_cannot_be_run_here_says_why_and_the_lesson_is_there_all_the_same(frame, tmp_path):
-    lesson_of = callbacks_of(frame)[0]
+    lesson_of = callbacks_of(frame, {})[0]
     with taught(tmp_path, lesson("far", setup={"draft": "nobody/nothing"}), lesson("near")):
         object.__setattr__(frame.offer, "any_model", False)
         answer = lesson_of({"name": "far"})

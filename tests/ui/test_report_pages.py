@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from specviz.analysis.costs import Costs, measure_costs
+from specviz.analysis.costs import MOST_TOKENS, Costs, measure_costs
 from specviz.bench import waits
 from specviz.errors import SpecvizError
 from specviz.session import run as session
@@ -94,6 +94,7 @@ def test_measured_costs_reach_every_section_that_needs_them(pool, trace, monkeyp
     monkeypatch.setattr(Costs, "doubt", "")  # a busy machine's costs are shown without a conclusion
     found = visit.press("compare", "costs", "measure", {"context_length": "16"})
     assert set(found) == {"costs", "every-k", "theory", "why-slow"}
+    assert len(pool.pass_ms[trace.steps[-1].settings.target]) == MOST_TOKENS
     assert "With the measured costs, the best is" in said(found["every-k"])
     assert "“Measure the speed” here" in said(found["why-slow"])
     found = visit.press("compare", "why-slow", "speed", {})

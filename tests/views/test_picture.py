@@ -37,5 +37,5 @@ def test_the_draw_of_the_third_lesson_is_the_one_that_was_recorded():
 def test_a_screen_lights_what_it_is_about():
     lit = {name: [screen.lit for screen in lesson_props(name).screens] for name in LESSONS}
     assert lit["why-slow"][:2] == [["text", "lanes", "numbers"], ["text", "lanes", "numbers", "player"]]
-    assert lit["acceptance-rule"][1] == ["text", "lanes", "inspector"]
+    assert lit["acceptance-rule"][1] == ["text", "lanes", "inspector", "tools"]
     assert lit["residual"][2] == []  # two runs side by side, which is no stage of one run

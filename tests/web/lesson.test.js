@@ -116,7 +116,7 @@ test('runs to see are shown whole and counted once each', async () => {
 
 test('the making of a draft, runs side by side and the game are reached from their screens', async () => {
   const made = await begun('other'), { compare } = made.lesson.screens[3];
-  assert.ok(made.find('.sv-lesson-distribution .sv-part').length);
+  assert.ok(made.find('.sv-lesson-bars .sv-part').length);
   await made.to(2);
   assert.deepEqual(made.done.at(-1), ['show', 'shipped:eagle', 'come']);
   await made.own.press('[data-part=of-draft]');

@@ -48,7 +48,7 @@ function Screen({ of, lesson, at, screen }) {
   return html`${at === 0 && html`<p class="sv-lesson-question">${lesson.question}</p>`}<h3>${screen.title}</h3>
     ${needsInspector(screen) && html`<${Button} className="sv-lesson-look" words="Open the inspector" onClick=${() => of.inspect()} />`}
     <div class="sv-lesson-words">${screen.words.map((words) => html`<p>${worded(words)}</p>`)}</div>
-    ${screen.distribution && html`<div class="sv-lesson-distribution"><${Blocks} blocks=${[screen.distribution]} host=${host} /></div>`}
+    ${screen.bars && html`<div class="sv-lesson-bars"><${Blocks} blocks=${[screen.bars]} host=${host} /></div>`}
     <${Shown} screen=${screen} again=${() => of.stageIt(true)} />
     <div class="sv-lesson-doing">${screen.task && html`<${Task} task=${screen.task} name=${taskName(lesson.name, at)} stage=${of.stage} watched=${() => of.watched()} say=${say} brief=${brief} />`}
       ${at === lesson.screens.length - 1 && lesson.live && html`<${TryLive} lesson=${lesson} stage=${of.stage} say=${say} />`}</div>`;

@@ -1,6 +1,6 @@
 """The lesson beside the page: its texts, its recorded runs on the stage, and its setup in the fields."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gradio as gr
@@ -21,22 +21,25 @@ from specviz.views.learn.lesson import LessonPanel, lesson_props
 GONE = "there is no such lesson: choose one on the Learn page"
 
 
-def add(frame: Frame) -> None:
-    lesson, show, setup = callbacks_of(frame)
+def add(frame: Frame, pass_ms: Mapping[str, Sequence[float]]) -> None:
+    """Adds the panel to the page that is being built. pass_ms: `lesson_props`' own, which may grow."""
+    lesson, show, setup = callbacks_of(frame, pass_ms)
     panel = components.panel("lesson", events=["show", "setup"], calls=[lesson])
     # a second screen is shown even while the run of the first one is still on its way
     panel.show(show, None, frame.stage, trigger_mode="multiple", **QUIET)
     frame.fill(panel.setup, setup)
 
 
-def callbacks_of(frame: Frame) -> tuple[Callable[..., Any], ...]:
+def callbacks_of(
+    frame: Frame, pass_ms: Mapping[str, Sequence[float]]
+) -> tuple[Callable[..., Any], ...]:
     """The functions that the panel calls and triggers: `lesson`, `show` and `setup`."""
 
     def lesson(data: Any) -> LessonPanel | PanelRefusal:
         """The lesson of this name for the panel: {"name"} -> the lesson, or why there is none."""
         try:
             found = _find_lesson(as_fields(data))
-            shown = lesson_props(found.name)
+            shown = lesson_props(found.name, pass_ms=pass_ms)
             return replace(shown, not_live=_why_not_live(found, frame))
         except SpecvizError as error:
             return PanelRefusal(str(error))

@@ -166,6 +166,7 @@ class CompareSections:
         for measured in measure_costs(target, drafts, context_length=length):
             for costs in measured.costs:
                 self._costs[costs.target, costs.draft] = costs
+                self._models.bench.pool.pass_ms[costs.target] = costs.verify_ms
             if not measured.costs:
                 yield self._costs_section(look, context_length=length, running=measured)
         yield self._costs_section(look, context_length=length)

@@ -7,15 +7,16 @@ from msgspec import UNSET, UnsetType
 
 from specviz.drafters import METHODS
 from specviz.lessons.load import found_lessons
-from specviz.lessons.types import Lesson, Screen, Show
+from specviz.lessons.types import Lesson, PassCosts, Screen, Show
 from specviz.request import spell_options
 from specviz.rules.facts import FACTS
 from specviz.trace.shipped import shipped_runs, shipped_trace
+from specviz.views import blocks
 from specviz.views.blocks import BarsBlock, PageRecord
 from specviz.views.check.distributions import distribution_block
 from specviz.views.explore.message import TokenPlace, TokenStatus
 from specviz.views.learn.plan import GameLink, LessonTasks, game_after, tasks_of
-from specviz.views.words import label, reveal, title_of
+from specviz.views.words import label, quantity, reveal, title_of
 
 READS = {
     "play": ("numbers", "player"),
@@ -78,7 +79,7 @@ class LessonScreen(PageRecord):
     show: RecordedRun | None  # on the stage
     compare: RunPair | None
     lit: Sequence[StagePart]  # what it is about
-    distribution: BarsBlock | None
+    bars: BarsBlock | None
     task: LessonTask | None
 
 
@@ -104,8 +105,13 @@ class LessonPanel(PageRecord, kw_only=True):
     not_live: str | UnsetType = UNSET  # why the live run cannot be made on this server
 
 
-def lesson_props(name: str, *, has_server: bool = True) -> LessonPanel:
-    """The lesson of this name. Raises KeyError for an unknown name."""
+def lesson_props(
+    name: str, *, has_server: bool = True, pass_ms: Mapping[str, Sequence[float]] = {}
+) -> LessonPanel:
+    """The lesson of this name. Raises KeyError for an unknown name.
+
+    pass_ms: by a target's name, the milliseconds of its passes over 1, 2, ... tokens, as measured on this machine.
+    """
     known = list(found_lessons().lessons.values())
     lesson = found_lessons().lessons[name]
     place = known.index(lesson)
@@ -125,7 +131,7 @@ def lesson_props(name: str, *, has_server: bool = True) -> LessonPanel:
         next=following,
         game=game_after(lesson, known, has_server),
         tasks=tasks_of(lesson),
-        screens=list(_screens(lesson)),
+        screens=list(_screens(lesson, pass_ms)),
     )
 
 
@@ -168,18 +174,11 @@ _SETUP_WORDS = {
 }
 
 
-def _screens(lesson: Lesson) -> Iterator[LessonScreen]:
+def _screens(lesson: Lesson, pass_ms: Mapping[str, Sequence[float]]) -> Iterator[LessonScreen]:
     run = None  # the one on the stage
     for number, screen in enumerate(lesson.screens, 1):
         if screen.show and screen.show.run:
             run = screen.show.run
-        distribution = screen.distribution
-        bars = None
-        if distribution:
-            trace = shipped_trace(distribution.run)
-            bars = distribution_block(
-                trace, distribution.step, distribution.ref, distribution.rules
-            )
         show, pair = _stage(screen.show, run)
         yield LessonScreen(
             screen.title,
@@ -189,9 +188,36 @@ def _screens(lesson: Lesson) -> Iterator[LessonScreen]:
             show,
             pair,
             _lit(screen),
-            bars,
+            _bars(screen, pass_ms),
             _task(screen),
         )
+
+
+def _bars(screen: Screen, pass_ms: Mapping[str, Sequence[float]]) -> BarsBlock | None:
+    """The bars that the screen shows: a distribution, or costs."""
+    if distribution := screen.distribution:
+        trace = shipped_trace(distribution.run)
+        return distribution_block(trace, distribution.step, distribution.ref, distribution.rules)
+    if screen.costs:
+        return cost_bars(screen.costs, pass_ms.get(screen.costs.target, ()))
+    return None
+
+
+def cost_bars(costs: PassCosts, here: Sequence[float]) -> BarsBlock:
+    """A bar for each number of tokens in one pass.
+
+    here: the milliseconds of passes over 1, 2, ... tokens on this machine; with fewer than are shown the bars are those
+    that were measured elsewhere.
+    """
+    is_here = len(here) >= max(costs.tokens)
+    times = [here[tokens - 1] for tokens in costs.tokens] if is_here else costs.ms
+    machine = "this machine" if is_here else reveal(costs.machine)
+    scale = 100 / max(times)
+    rows = []
+    for tokens, ms in zip(costs.tokens, times, strict=True):
+        rows.append(blocks.bar(quantity(tokens, "token"), [("p", scale * ms)], (f"{ms:.2f} ms",)))
+    words = f"one pass of {label(costs.target)}, measured on {machine}"
+    return BarsBlock(rows, heads=("time",), key=[("p", words)], first="tokens in one pass")
 
 
 def _task(screen: Screen) -> LessonTask | None:
