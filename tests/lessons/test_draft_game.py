@@ -27,6 +27,7 @@ from specviz.request import Request
 from specviz.session.run import Run
 from specviz.session.workbench import Workbench
 from specviz.trace import Trace
+from specviz.ui.choices import make_offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports import games as playing
 from specviz.ui.reports.games import DRAFT, ON_STAGE, PREDICT, Games, texts
@@ -315,6 +316,21 @@ def test_turn_by_turn_the_page_keeps_one_game_that_can_be_saved(page):
     assert len(second.tiles) == 3
     assert second.tiles[0][0] == f"{len(saved.tokens) / 2:.2f}"
     assert "in 2 turns" in second.tiles[0][1]
+
+
+def test_the_best_first_guess_is_not_rejected_in_the_game_as_it_begins():
+    """The bundled pair: its target gives Rusty 69 %, and whoever types that shall not begin with a rejection."""
+    pool = ModelPool(allow_any=False)
+    for name, as_draft in (("fable-target", False), ("fable-draft", True)):
+        pool.load(name, as_draft=as_draft)
+    registry = Registry()
+    section = Games(Workbench(pool), make_offer("fable-target", "fable-draft"), registry).sections()[1]
+    setup = block_of(section.begin(NOTHING)).setup
+    game = block_of(press(section, "turn", words="Rusty", game="", **setup)).game
+    step = registry.get(game).trace.steps[0]
+    likeliest = max(step.positions[0].top, key=lambda row: row[2])
+    assert (likeliest[0], round(likeliest[2], 2)) == (step.draft[0].id, 0.69)
+    assert [token.status for token in step.draft] == ["accepted"] * 3
 
 
 def test_a_turn_belongs_to_the_game_that_was_begun_whatever_is_sent_with_it(page):

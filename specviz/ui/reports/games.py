@@ -17,7 +17,7 @@ from specviz.request import Request
 from specviz.session.workbench import Workbench
 from specviz.trace import Trace
 from specviz.trace.shipped import FIRST_VISIT, shipped_runs, shipped_trace
-from specviz.ui.choices import Offer
+from specviz.ui.choices import FIRST_SEED, Offer
 from specviz.ui.registry import Registry
 from specviz.ui.reports.section import Look, Section, Work, one_of, whole_number
 from specviz.ui.reports.trace_models import NO_RUN, RunModels
@@ -130,7 +130,7 @@ class Games:
         if not self._is_playable():
             name = self._bench.pool.shown_name(self._offer.first.target)
             return _draft_section([], [blocks.WordsBlock(NO_MODEL.format(name=name))])
-        return self._section(GameSetup(next(iter(texts(self._offer))), "1", "1"))
+        return self._section(GameSetup(next(iter(texts(self._offer))), "1", str(FIRST_SEED)))
 
     def _new(self, look: Look, values: Mapping[str, str]) -> Work:
         yield self._section(self._setup(values))
