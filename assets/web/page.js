@@ -3,7 +3,7 @@
 import { inAddress, markFrame, offerWindow } from './core/address.js';
 import { answerOf } from './core/answer.js';
 import { button, element } from './core/element.js';
-import { allControls, close, DRAWERS, FIELDS, fold, isOpen, isSimple, keepControls, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
+import { allControls, CHANGED, close, DRAWERS, FIELDS, fold, isOpen, isSimple, keepControls, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
 import { store, stored } from './core/memory.js';
 import { Standing } from './core/standing.js';
 import { LessonList } from './learn/lesson_list.js';
@@ -17,6 +17,7 @@ import { mountGetCard } from './get_card.js';
 import { mountReport } from './reports/report.js';
 import { pageCode } from './share/page_code.js';
 import { share } from './share/share.js';
+import { guide } from './stage/guide.js';
 import { mountHelp } from './stage/help.js';
 import { mountStage, pinPlace } from './stage/stage.js';
 
@@ -106,7 +107,10 @@ async function hear(run) {
 
 /** @param {string[]} names @param {Values[string][]} values @returns {Values} */
 const byName = (names, values) => Object.fromEntries(names.map((name, place) => [name, values[place]]));
-const changed = (names, values) => standing.fields(byName(names, values));
+function changed(names, values) {
+  standing.fields(byName(names, values));
+  document.dispatchEvent(new Event(CHANGED));
+}
 
 function stands(names, values) {
   changed(names, values);
@@ -233,7 +237,7 @@ const shared = {
 };
 
 // panels beside the stage by name
-const PANELS = { 'library-panel': library, 'share-panel': share, 'page-code': pageCode, lesson: lessonPanel };
+const PANELS = { 'library-panel': library, 'share-panel': share, 'page-code': pageCode, 'guide-panel': guide, lesson: lessonPanel };
 function panel(name, element, host) {
   PANELS[name](element, { ...host, page: shared });
 }
@@ -339,7 +343,7 @@ document.addEventListener('mousedown', ({ target }) => {
 
 // what the browser does alone is done here, also while the server is away
 const DOES = {
-  theme, present, 'all-controls': () => allControls(isSimple(), true), more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'),
+  theme, present, 'all-controls': () => allControls(isSimple(), true), more: () => toggle('drawer'), 'library-open': () => toggle('library'), 'share-open': () => toggle('share'), 'guide-open': () => toggle('guide'),
   back: () => hub?.back(), forward: () => hub?.forward(),
 };
 document.addEventListener('click', ({ target }) => {

@@ -34,13 +34,13 @@ from specviz.views.document import REPORT_HTML, stage_html
 from specviz.views.explore.panels import MethodHelp
 
 ACTIONS = {
-    "back": "‹ Step",
+    "back": "‹ Earlier",
     "pause": "Pause",
     "resume": "Resume",
     "stop": "Stop",
     "run": "Run",
-    "forward": "Step ›",
-    "step": "Step",
+    "forward": "Later ›",
+    "step": "One step",
     "more": "More",
 }
 PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": "Learn"}
@@ -129,12 +129,12 @@ def stage(calls: Calls, value: str) -> gr.HTML:
 
 
 def pages_list() -> gr.HTML:
-    """The list of the app's pages, and the way to the documents."""
+    """The list of the app's pages, and the button of the help beside them."""
     entries = "".join(
         f'<button type="button" data-page="{name}">{title}</button>'
         for name, title in PAGES.items()
     )
-    entries += '<a href="specviz/docs/README.md" target="_blank" rel="noopener">Help</a>'
+    entries += '<button type="button" id="guide-open">Help</button>'
     return _html("pages", f'<nav class="sv-pages" aria-label="Pages">{entries}</nav>')
 
 

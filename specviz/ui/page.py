@@ -116,6 +116,8 @@ def build(
         frame = Frame(registry, offer, form, stage, wiring.fill)
         library.add(frame, handlers)
         share.add(frame)
+        with gr.Column(elem_id="guide"):
+            components.panel("guide-panel", events=[])
         lessons.add(frame, bench.pool.pass_ms)
         pages = reports(registry, bench, offer)
         for name, report in pages.items():

@@ -13,8 +13,9 @@ PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
 
 def help_of(page):
     """The tab that Help opens."""
+    page.click("#guide-open")
     with page.context.expect_page() as opened:
-        page.click("#pages >> text=Help")
+        page.click("#guide a >> text=All documents")
     opened.value.wait_for_load_state()
     return opened.value
 

@@ -96,22 +96,31 @@ def test_the_rule_that_was_chosen_comes_back_with_a_method_that_can_use_it(page)
     assert page.input_value("#rule input") == "Typical acceptance · lossy"
 
 
-def test_on_a_phone_fingers_hit_and_the_folded_line_names_the_method_and_says_lossy(open_page):
+def test_on_a_phone_fingers_hit_and_the_folded_line_begins_with_the_prompt_and_says_lossy(open_page):
     page = open_page(viewport=PHONE, has_touch=True)
     line = "document.querySelector('.sv-setup-line').innerText"
-    page.wait_for_function(f"{line}.startsWith('Draft model · tiny-draft · K ')")
+    prompt = page.input_value("#prompt textarea").split()
+    assert len(prompt) > 4
+    begin = f"“{' '.join(prompt[:4])}…”"
+    page.wait_for_function(f"{line}.startsWith('{begin} · Draft model · tiny-draft · K ')")
     open_drawer(page)
     hit = "#help a, #drawer input[type=range], #setup input[type=range], #drawer input[type=checkbox]"
     heights = page.eval_on_selector_all(hit, "(all) => all.map((one) => one.getBoundingClientRect().height)")
     assert min(heights) >= 24
     choose(page, "rule", "Typical acceptance · lossy")
-    page.wait_for_function(f"{line}.startsWith('Draft model · lossy · tiny-draft · K ')")
+    page.wait_for_function(f"{line}.startsWith('{begin} · Draft model · lossy · tiny-draft · K ')")
     page.keyboard.press("Escape")
     page.wait_for_selector("#drawer", state="hidden")
     if not page.is_visible("#method"):
         page.click("#fold button")
     choose(page, "method", "Deep")
-    page.wait_for_function(f"{line}.startsWith('Deep · lossy · temperature ')")
+    page.wait_for_function(f"{line}.startsWith('{begin} · Deep · lossy · temperature ')")
+    if not page.is_visible("#prompt"):
+        page.click("#fold button")
+    page.fill("#prompt textarea", " Two \n words ")
+    page.wait_for_function(f"{line}.startsWith('“Two words” · Deep · ')")
+    names = page.eval_on_selector_all("#actions button", "(all) => all.map((one) => one.innerText.trim())")
+    assert len(set(names)) == len(names)
 
 
 def test_the_value_of_a_list_ends_before_its_arrow(page):

@@ -1,4 +1,4 @@
-"""Presenting the stage before a room, in a browser: enlarged, whole, and a ground for the step that is explained."""
+"""Presenting the stage before a room, in a browser: enlarged, whole, and a rule for the step that is explained."""
 
 import pytest
 
@@ -10,11 +10,11 @@ pytestmark = pytest.mark.slow
 stage = pytest.fixture(stages)
 
 PRESENT = "document.documentElement.toggleAttribute('data-sv-present')"
-GROUND = "getComputedStyle(node).backgroundColor !== 'rgba(0, 0, 0, 0)'"
+RULE = "getComputedStyle(node).boxShadow !== 'none'"
 SIZE = "(node) => parseFloat(getComputedStyle(node).fontSize)"
 
 
-def test_presenting_enlarges_and_the_current_step_alone_has_a_ground(stage):
+def test_presenting_enlarges_and_the_current_step_alone_has_a_rule(stage):
     page, message = stage(height=820), whole(traces.chain())
     push(page, message)
     settle(page)
@@ -24,18 +24,18 @@ def test_presenting_enlarges_and_the_current_step_alone_has_a_ground(stage):
     settle(page)
     for selector, size in zip(large, before, strict=True):
         assert shown(page, selector, SIZE)[0] >= 1.2 * size
-    where = f"(node) => [{GROUND}, node.dataset.step]"
-    assert {step for has_ground, step in shown(page, ".sv-piece", where) if has_ground} == {"1"}  # what is explained
+    where = f"(node) => [{RULE}, node.dataset.step]"
+    assert {step for has_rule, step in shown(page, ".sv-piece", where) if has_rule} == {"1"}  # what is explained
     assert set(shown(page, ".sv-piece, .sv-row, .sv-prompt", "(node) => getComputedStyle(node).opacity")) == {"1"}
     page.evaluate("hub.back(); hub.forward()")
-    assert {step for has_ground, step in shown(page, ".sv-piece", where) if has_ground} == {"6"}
+    assert {step for has_rule, step in shown(page, ".sv-piece", where) if has_rule} == {"6"}
     page.click('.sv-cell[data-step="4"][data-ref="0"]')
-    assert {step for has_ground, step in shown(page, ".sv-piece", where) if has_ground} == {"4"}
-    rows = f"(node) => [{GROUND}, node.querySelector('.sv-step-number').textContent]"
-    assert [number for has_ground, number in shown(page, ".sv-row", rows) if has_ground] == ["5"]
+    assert {step for has_rule, step in shown(page, ".sv-piece", where) if has_rule} == {"4"}
+    rows = f"(node) => [{RULE}, node.querySelector('.sv-step-number').textContent]"
+    assert [number for has_rule, number in shown(page, ".sv-row", rows) if has_rule] == ["5"]
     page.evaluate("hub.forward()")
     page.evaluate("hub.seek(2)")
-    assert {step for has_ground, step in shown(page, ".sv-piece", where) if has_ground} == {"1"}
+    assert {step for has_rule, step in shown(page, ".sv-piece", where) if has_rule} == {"1"}
 
 
 @pytest.mark.parametrize(("width", "height"), [(1366, 768), (1920, 1080)])

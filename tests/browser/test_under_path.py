@@ -58,8 +58,9 @@ def page(chromium, address):
 def test_run_files_charts_help_link_and_cookie_lie_under_the_path(page, address):
     (cookie,) = page.context.cookies()
     assert f"{cookie['path']}/" == httpx.URL(address).raw_path.decode(), "of this page alone"
+    page.click("#guide-open")
     with page.context.expect_page() as opened:
-        page.click("#pages >> text=Help")
+        page.click("#guide a >> text=All documents")
     opened.value.click("main a[href='settings.md']")
     opened.value.wait_for_url(f"{address}specviz/docs/settings.md")
     opened.value.close()

@@ -2,7 +2,9 @@
 // sheet stands before those of the panels, which change what it says of all drawers.
 import { recall, remember, store, stored } from './memory.js';
 
+const LEADING = 4;                                   // words of the prompt on the folded line
 const THEME = 'specviz-theme', root = document.documentElement;
+export const CHANGED = 'sv-changed';                  // the event of a field that has got another value
 export const FIELDS = 'specviz-fields';              // they are kept under this name, and are other ones after this event
 
 export function theme() {
@@ -17,9 +19,9 @@ export function keepTheme() {
 
 // name -> the panel that opens, if it is one, and the button that opens it
 const OPENS = {
-  drawer: ['#drawer', '#more'], setup: [null, '#fold button'], library: ['#library', '#library-open'], share: ['#share', '#share-open'],
+  drawer: ['#drawer', '#more'], setup: [null, '#fold button'], library: ['#library', '#library-open'], share: ['#share', '#share-open'], guide: ['#guide', '#guide-open'],
 };
-export const DRAWERS = ['drawer', 'library', 'share'];          // of these one is open at a time
+export const DRAWERS = ['drawer', 'library', 'share', 'guide'];          // of these one is open at a time
 
 export function setOpen(name, isOpen) {
   if (isOpen && DRAWERS.includes(name)) for (const other of DRAWERS) if (other !== name) setOpen(other, false);
@@ -68,13 +70,17 @@ export function fold(element) {
   const line = element.querySelector('button');
   line.addEventListener('click', () => setOpen('setup', !isOpen('setup')));
   // a field that does nothing under the method is not in the document
+  const prompt = () => {
+    const words = (/** @type {HTMLTextAreaElement} */ (document.querySelector('#prompt textarea'))?.value || '').split(/\s+/).filter(Boolean);
+    return words.length > 0 && `“${words.slice(0, LEADING).join(' ')}${words.length > LEADING ? '…' : ''}”`;
+  };
   const fields = () => ['#method input', '#draft input', '#k input', '#temperature input', '#pace input:checked']
     .map((selector) => /** @type {HTMLInputElement} */ (document.querySelector(selector))?.value);
   const summarise = () => {
     const [method, draft, k, temperature, pace] = fields();
     const mark = document.querySelector('#help .sv-help-lossy') && 'lossy';
     line.firstElementChild.textContent = [
-      method, mark, draft, k && `K ${k}`, temperature && `temperature ${temperature}`, pace,
+      prompt(), method, mark, draft, k && `K ${k}`, temperature && `temperature ${temperature}`, pace,
     ].filter(Boolean).join(' · ') || 'Setup';
   };
   const later = () => requestAnimationFrame(summarise);
@@ -90,6 +96,7 @@ export function fold(element) {
   document.addEventListener('input', later);
   document.addEventListener('change', later);
   document.addEventListener(FIELDS, later);
+  document.addEventListener(CHANGED, later);
   const waiting = setInterval(() => { summarise(); if (isThere()) clearInterval(waiting); }, 150);
 }
 

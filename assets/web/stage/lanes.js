@@ -253,3 +253,7 @@ export class Lanes {
     this.redraw();
   }
 }
+
+// A cell on its own, as the help shows it.
+/** @param {Cell} cell */
+export const loneCell = (cell) => Lanes.prototype.cell(0, cell, 0);
