@@ -21,7 +21,9 @@ def test_help_opens_beside_the_page_with_pictures_of_what_stands_on_it(open_page
     for mark in MARKS:
         here, there = (f"{part} .{mark} > .sv-body" for part in ("#guide", "#stage .sv-text"))
         assert page.locator(here).first.evaluate(LOOKS) == page.locator(there).first.evaluate(LOOKS)
-    cells = page.locator("#guide .sv-cell").evaluate_all("(all) => all.map((cell) => cell.className.split('sv-is-')[1])")
+    cells = page.locator("#guide .sv-cell").evaluate_all(
+        "(all) => all.map((cell) => cell.className.split('sv-is-')[1])"
+    )
     assert cells == ["accepted", "rejected", "ignored", "resampled"]
     fill = "(cell) => cell.querySelector('.sv-fill').getBoundingClientRect().height"
     here, there = (page.locator(f"{part} .sv-cell.sv-is-rejected").first for part in ("#guide", "#stage"))

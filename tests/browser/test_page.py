@@ -23,7 +23,12 @@ PROJECTOR = {"width": 1920, "height": 1080}
 PRESENTED = "document.documentElement.hasAttribute('data-sv-present')"
 SIGNS = {
     name: f"document.documentElement.hasAttribute('data-sv-{sign}')"
-    for name, sign in {"more": "drawer", "library-open": "library", "share-open": "share", "guide-open": "guide"}.items()
+    for name, sign in {
+        "more": "drawer",
+        "library-open": "library",
+        "share-open": "share",
+        "guide-open": "guide",
+    }.items()
 } | {"theme": "document.body.classList.contains('dark')"}
 OURS = "/specviz/"
 OTHERS_LIMIT, OURS_LIMIT = 600_000, 200_000

@@ -50,6 +50,13 @@ def sizes_and_themes(page):
             yield width, theme
 
 
+def lesson_of(open_page, name):
+    page = open_page(reduced_motion="reduce")
+    page.evaluate("(name) => { location.hash = `lesson=${name}`; }", name)
+    page.wait_for_selector("#lesson .sv-lesson:not([hidden])")
+    return page
+
+
 def test_the_stage_alone_can_be_read_from_afar(open_page):
     page = open_page("?run=first-visit", reduced_motion="reduce")
     page.wait_for_function("specvizPage.hub().run === 'shipped:first-visit'")
@@ -65,8 +72,7 @@ def test_the_stage_alone_can_be_read_from_afar(open_page):
 @pytest.mark.parametrize("place", SCREENS)
 def test_a_screen_of_a_lesson_is_a_slide(open_page, place):
     name, number = place.split()
-    page = open_page(f"#lesson={name}", reduced_motion="reduce")
-    page.wait_for_selector("#lesson .sv-lesson:not([hidden])")
+    page = lesson_of(open_page, name)
     for _ in range(int(number) - 1):
         page.click(NEXT)
     page.click("#present")
@@ -88,8 +94,7 @@ def test_a_screen_of_a_lesson_is_a_slide(open_page, place):
 
 
 def test_the_setup_row_comes_where_a_slide_invites_to_a_run(open_page):
-    page = open_page("#lesson=why-slow", reduced_motion="reduce")
-    page.wait_for_selector("#lesson .sv-lesson:not([hidden])")
+    page = lesson_of(open_page, "why-slow")
     page.click("#present")
     for _ in range(3):
         assert not page.is_visible("#run")
@@ -111,17 +116,17 @@ def test_the_code_of_the_page_fills_the_screen_and_can_be_read(open_page, app, m
     page.reload()
     page.wait_for_selector("#present")
     page.click("#present")
-    page.click("#page-code .sv-code-open")
+    page.click("#page-code .sv-page-code-open")
     seen = decoder.read_barcodes(Image.open(BytesIO(page.screenshot())))
     address = f"{typed_address('0.0.0.0', app.page.demo.server_port)}/"
     assert [code.text for code in seen] == [address]
-    assert page.inner_text(".sv-code p") == address
+    assert page.inner_text(".sv-page-code p") == address
     assert serious(page) == []
     page.keyboard.press("Escape")
-    assert not page.is_visible(".sv-code")
+    assert not page.is_visible(".sv-page-code")
     assert page.evaluate("document.documentElement.hasAttribute('data-sv-present')")
     page.keyboard.press("Escape")
-    assert not page.is_visible(".sv-code-open")
+    assert not page.is_visible(".sv-page-code-open")
 
 
 PLANTED = """() => {

@@ -13,11 +13,11 @@ function Code({ code: { address, picture } }) {
   /** @type {{ current: HTMLDialogElement | null }} */
   const dialog = { current: null };
   const ownKeys = (event) => { if (event.key === 'Escape') event.stopPropagation(); };      // it closes the code, not Present
-  return html`<button type="button" class="sv-code-open" aria-label="QR code of this page" title="QR code of this page" onClick=${() => dialog.current.showModal()}>
+  return html`<button type="button" class="sv-page-code-open" aria-label="QR code of this page" title="QR code of this page" onClick=${() => dialog.current.showModal()}>
       <img src=${picture} alt="" /></button>
-    <dialog class="sv-code" aria-label="QR code of this page" ref=${dialog} onKeyDown=${ownKeys} onClick=${() => dialog.current.close()}>
+    <dialog class="sv-page-code" aria-label="QR code of this page" ref=${dialog} onKeyDown=${ownKeys} onClick=${() => dialog.current.close()}>
       <img src=${picture} alt="QR code of ${address}" /><p ...${VERBATIM}>${address}</p>
-      <button type="button" class="sv-code-close" aria-label="Close the code">×</button></dialog>`;
+      <button type="button" class="sv-page-code-close" aria-label="Close the code">×</button></dialog>`;
 }
 
 // It is asked for when the page is first presented. There is none where the address leads to this machine alone.

@@ -2,15 +2,14 @@
 // Its pictures are the stage's own parts, made of the same classes; its words on marks, bars and keys are the stage's.
 import { html } from '../core/html.js';
 import { render, useLayoutEffect, useRef } from '../vendor/preact_htm.js';
-import { loneCell } from './lanes.js';
-/** @import { LaneCell } from '../messages.d.ts' */
+import { drawCell } from './lanes.js';
 
-/** @type {[LaneCell, string][]} */
+/** @type {[Parameters<typeof drawCell>[0], string][]} */
 const CELLS = [
-  [{ ref: '0', status: 'accepted', text: '␣little', fill: 90, tick: 40, label: '90 %', say: '' }, 'The draft wrote this token. The bar is its chance to be accepted, the tick is the random draw. The tick lies inside the bar: accepted.'],
-  [{ ref: '1', status: 'rejected', text: '␣dog', fill: 25, tick: 71, label: '25 %', say: '' }, 'The tick lies outside the bar: rejected.'],
-  [{ ref: '2', status: 'ignored', text: '␣ran', say: '' }, 'It stands behind a rejected token, so nobody judged it.'],
-  [{ ref: 'last', status: 'resampled', text: '␣fox', say: '' }, 'The last cell of a row is the target\'s own token. Here it takes the place of the rejected one.'],
+  [{ status: 'accepted', text: '␣little', fill: 90, tick: 40, label: '90 %' }, 'The draft wrote this token. The bar is its chance to be accepted, the tick is the random draw. The tick lies inside the bar: accepted.'],
+  [{ status: 'rejected', text: '␣dog', fill: 25, tick: 71, label: '25 %' }, 'The tick lies outside the bar: rejected.'],
+  [{ status: 'ignored', text: '␣ran' }, 'It stands behind a rejected token, so nobody judged it.'],
+  [{ status: 'resampled', text: '␣fox' }, 'The last cell of a row is the target\'s own token. Here it takes the place of the rejected one.'],
 ];
 const DOCUMENTS = { 'pages.md': 'The pages and their controls', 'methods.md': 'Methods and rules', 'teaching.md': 'Teach a class', 'README.md': 'All documents, and a list of words' };
 
@@ -21,10 +20,10 @@ function Again({ of }) {
   return html`<div ref=${box} />`;
 }
 
-/** @param {{ cell: LaneCell }} props */
+/** @param {{ cell: Parameters<typeof drawCell>[0] }} props */
 function Cell({ cell }) {
   const box = useRef();
-  useLayoutEffect(() => box.current.replaceChildren(loneCell(cell)), []);
+  useLayoutEffect(() => box.current.replaceChildren(drawCell(cell)), []);
   return html`<div class="sv-guide-cell" inert aria-hidden="true" ref=${box} />`;
 }
 

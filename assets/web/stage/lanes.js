@@ -9,6 +9,26 @@ import { tokenLabel } from './token.js';
 const ROW = 40, CHANGE = 24, BEYOND = 6;            // pixels of a row, of a change between rows; rows kept outside
 const GLYPHS_FROM = 5;                              // on a narrow page cells beyond these are glyphs
 
+// A cell as it looks; the help shows some.
+/** @param {Pick<Cell, 'status' | 'behind_end' | 'fill' | 'tick' | 'text' | 'label'>} cell */
+export function drawCell(cell) {
+  const made = button(`sv-cell sv-is-${cell.status}${cell.behind_end ? ' sv-behind-end' : ''}`);
+  made.tabIndex = -1;
+  if (cell.fill !== undefined) {
+    const fill = element('span', 'sv-fill');
+    fill.style.width = `${cell.fill}%`;
+    made.append(fill);
+  }
+  if (cell.tick !== undefined) {                    // some rules have no random draw
+    const tick = element('span', 'sv-tick');
+    tick.style.left = `${cell.tick}%`;
+    made.append(tick);
+  }
+  made.append(tokenLabel('sv-cell-text', cell.text));
+  if (cell.label) made.append(verbatim('span', 'sv-chance', cell.label));
+  return made;
+}
+
 export class Lanes {
   /** @param {HTMLElement} root @param {Hub} hub */
   constructor(root, hub) {
@@ -112,25 +132,11 @@ export class Lanes {
 
   /** @param {number} index @param {Cell} cell @param {number} place */
   cell(index, cell, place) {
-    const made = button(`sv-cell sv-is-${cell.status}${cell.behind_end ? ' sv-behind-end' : ''}`);
-    made.tabIndex = -1;
+    const made = drawCell(cell), { number } = this.steps[index];
     made.dataset.step = String(cell.step ?? index);
     made.dataset.ref = cell.ref;
-    const { number } = this.steps[index];
     made.setAttribute('aria-label', `${number ? `token ${number + place}` : `step ${index + 1}`}: ${cell.say}`);
     made.style.setProperty('--sv-place', String(place));
-    if (cell.fill !== undefined) {
-      const fill = element('span', 'sv-fill');
-      fill.style.width = `${cell.fill}%`;
-      made.append(fill);
-    }
-    if (cell.tick !== undefined) {                  // some rules have no random draw
-      const tick = element('span', 'sv-tick');
-      tick.style.left = `${cell.tick}%`;
-      made.append(tick);
-    }
-    made.append(tokenLabel('sv-cell-text', cell.text));
-    if (cell.label) made.append(verbatim('span', 'sv-chance', cell.label));
     return made;
   }
 
@@ -253,7 +259,3 @@ export class Lanes {
     this.redraw();
   }
 }
-
-// A cell on its own, as the help shows it.
-/** @param {Cell} cell */
-export const loneCell = (cell) => Lanes.prototype.cell(0, cell, 0);
