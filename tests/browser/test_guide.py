@@ -30,6 +30,9 @@ def test_help_opens_beside_the_page_with_pictures_of_what_stands_on_it(open_page
     assert here.evaluate(fill) == there.evaluate(fill) > 0
     assert page.locator("#guide .sv-welcome-bar").count() == 1
     assert page.evaluate("document.querySelector('#guide').scrollWidth <= document.querySelector('#guide').clientWidth")
+    documents = page.locator("#guide a").evaluate_all("(all) => all.map((link) => link.href)")
+    assert {page.request.get(address).status for address in documents} == {200}
+    assert documents[-1].endswith("/specviz/docs/README.md")
     assert serious(page) == []
     page.keyboard.press("Escape")
     page.wait_for_selector("#guide", state="hidden")
