@@ -52,8 +52,8 @@ function openings(root, hub, server) {
   const again = () => hub.selected() && opening.open({ run: hub.run, step: hub.selected().step });
   for (const each of asks) each.addEventListener('click', again);
   hub.on('opening', async () => {                            // the step that was explained is the one that is shown then
-    const told = await opening.open({ run: hub.run });
-    if (told) pinPlace(hub, { step: told.step - 1 }, root);
+    const told = await opening.open({ run: hub.run }), step = told && hub.steps[told.step - 1];
+    if (step) hub.pin(told.step - 1, step.focus, 'found');
   });
   hub.on('reset', () => opening.show(false));                // another run takes the stage
   return again;
