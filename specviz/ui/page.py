@@ -398,8 +398,11 @@ class _Wiring:
         filled.success(handlers.run, self._everything, self._stage, **_RUN)
 
     def wire_getting(self, fetched: getting.Getting, card: gr.HTML) -> None:
-        """Wires the card of a model that can be fetched, and its first run once it is here."""
-        getting.wire(fetched, card, self._fields["target"])
+        """Wires the card of a model that can be fetched: its download, and its first run once it is here. The list of
+        target models gains it."""
+        changed = [card, self._fields["target"]]
+        card.get(fetched.fetch, None, changed, concurrency_limit=None, **QUIET)
+        card.stop(fetched.stop, None, None, **NOW)
         filled = self.fill(card.run, partial(fetched.fill, self._handlers.form))
         filled.success(self._handlers.run, self._everything, self._stage, **_RUN)
 

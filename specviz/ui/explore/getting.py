@@ -13,7 +13,7 @@ from specviz.models.files.hub import is_here
 from specviz.session.workbench import BackgroundTask
 from specviz.ui.choices import Offer, as_options, make_offer
 from specviz.ui.components import get_card
-from specviz.ui.events import NOW, QUIET, callback
+from specviz.ui.events import callback
 from specviz.ui.explore.form import Form
 from specviz.views.blocks import dump
 from specviz.views.explore.feed import progress_bar
@@ -86,9 +86,3 @@ def add(offer: Offer) -> tuple[Getting, gr.HTML] | None:
         return None
     getting = Getting(missing[0], offer)
     return getting, get_card(getting.card())
-
-
-def wire(getting: Getting, card: gr.HTML, targets: gr.Dropdown) -> None:
-    """Wires the download and its end. targets: the list of target models, which gains the model."""
-    card.get(getting.fetch, None, [card, targets], concurrency_limit=None, **QUIET)
-    card.stop(getting.stop, None, None, **NOW)

@@ -64,8 +64,8 @@ from specviz.views.blocks import dump
 from specviz.views.explore.every_k import every_k as plan
 from specviz.views.explore.help import method_help
 from specviz.views.explore.message import EveryK, NoOtherK, Opening
+from specviz.views.explore.opening import RUN_IT, telling_step
 from specviz.views.explore.opening import opening as tell
-from specviz.views.explore.opening import telling_step
 from specviz.views.explore.panels import MethodShowcase, StandingRun
 from specviz.views.learn.lesson import SHIPPED
 from specviz.views.words import label
@@ -73,7 +73,6 @@ from specviz.views.words import label
 SUPERSEDE_S = 5.0
 """Seconds that a new run waits for the old one to end its step."""
 GONE = "The run shown here is gone: the server restarted or dropped it. Finished runs are in the library."
-RUN_IT = "Run it yourself"
 RUN_OTHERS = "Run {target} instead"
 INSTEAD = "{}. {} with {} runs here, on the first prompt."
 RUN_ID = re.compile(r"[0-9a-f]{32}")

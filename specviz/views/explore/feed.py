@@ -307,7 +307,7 @@ def _fold_marks(text: str) -> Iterator[PromptPart]:
     for marks in TEMPLATE_MARKS.finditer(text):
         if marks.start() > start:
             yield prose(text[start : marks.start()]), ""
-        roles = [role for role in ROLE.findall(marks[0]) if role]
+        roles = ROLE.findall(marks[0])
         yield prose(marks[0]), roles[-1] if roles else "…"
         start = marks.end()
     if start < len(text):

@@ -75,6 +75,7 @@ WHY = {
     "other": "And",
 }
 POINT_LOSSY = "{tokens} for one pass. But this rule is lossy: the text is not distributed as the target's own."
+RUN_IT = "Run it yourself"
 DRAFTERS = {"draft": "The draft model", "heads": "The draft head"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 MOST_BEFORE = 150  # characters of the question and of the answer so far
@@ -87,7 +88,7 @@ MOST_TELLING = 6  # more than all other facts together
 LEAST_COST = 0.01  # milliseconds for a drafted token; below, there is nothing to tell
 
 
-def opening(trace: Trace, index: int, run: str = "Run it yourself", note: str = "") -> Opening:
+def opening(trace: Trace, index: int, run: str = RUN_IT, note: str = "") -> Opening:
     """The beats of step `index`, 0 <= index < len(trace.steps).
 
     run: the words of the button that makes such a run. note: what is to be known before it is pressed.
@@ -136,9 +137,8 @@ class _Beats:
         self._judged = [token for token in self._shown if token.is_judged]
         self._counters = count(trace)
         self._values = metrics(self._counters)
-        self._alone_ms = (
-            None  # of one token of the target alone, where it was measured in turn with the run
-        )
+        # of one token of the target alone, where that was measured in turn with the run
+        self._alone_ms: float | None = None
         if self._values["speedup"] is not None:
             self._alone_ms = 1000 / self._counters.footer.baseline["tokens_per_s"]
 
