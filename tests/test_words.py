@@ -134,8 +134,8 @@ def test_the_numbers_have_the_new_words():
     said = [[each.label, each.formula, each.on_trees, each.on_graded] for each in METRICS.values()]
     said += [[each.name, each.label, each.formula] for each in tool_numbers(run("chain"))]
     assert old_words([said, json.loads(schema_text())]) == []
-    assert METRICS["acceptance_rate_judged"].label == "accepted of judged"
-    assert METRICS["acceptance_rate"].label == "acceptance rate"
+    assert METRICS["acceptance_rate_judged"].label == "acceptance rate"
+    assert METRICS["acceptance_rate"].label == "accepted of drafted"
     assert [each.label for each in METRICS.values() if "acceptance rate" in each.label] == ["acceptance rate"]
 
 

@@ -42,7 +42,7 @@ class StepMeans:
     draft_ms: float
     verify_ms: float
     rest_ms: float
-    alpha: float = 0.0  # accepted of judged tokens: the paper's alpha, measured
+    alpha: float = 0.0  # the acceptance rate: the paper's alpha, measured
 
     @property
     def total_ms(self) -> float:

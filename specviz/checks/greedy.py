@@ -61,7 +61,7 @@ class Greedy:
             return CheckOutcome(
                 "exact", f"exact, token by token: {compared}, equal to the target's own greedy text"
             )
-        words = f"consistent, n = {self.num_tokens:,}: each of {compared} is the target's most likely token"
+        words = f"no difference found, n = {self.num_tokens:,}: each of {compared} is the target's most likely token"
         first = _describe_first(self.differences, self.ties)
         if self.ties or self.num_close == len(self.differences):
             words += f" up to rounding. {first} The texts differ there by rounding."

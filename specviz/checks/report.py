@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 STATES = ("differs", "suspicious", "unsure", "consistent", "exact")
 """The verdict of a report is the first of these that one of its checks has."""
 EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
-EXIT_WORDS = {0: "exact or consistent", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
+EXIT_WORDS = {0: "exact or no difference found", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
+NAMES = {"consistent": "no difference found", "unsure": "cannot tell"}  # others are named as they are
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
 RULE_NUMBERS = ("verdict", "acceptance", "tokens_per_call", "mean_distance")  # of the JSON file
 OVERALL = {
@@ -74,7 +75,7 @@ class Report:
             lines.append(f"{MARKS[check.verdict]} {check.name}\n    {check.words}")
         if self.rules:
             lines += ["", *_rule_lines(self.rules)]
-        name = "cannot tell" if self.verdict == "unsure" else self.verdict
+        name = NAMES.get(self.verdict, self.verdict)
         overall = f"{OVERALL[self.verdict]} (exit {self.exit_code})"
         lines += ["", f"{MARKS[self.verdict]} {name}: {overall}"]
         return "\n".join(lines)

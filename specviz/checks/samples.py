@@ -253,7 +253,7 @@ class JudgedSamples:
             return CheckOutcome(
                 "exact", f"exact, token by token: {what}, each the target's most likely token"
             )
-        words = f"consistent: {what}, each the target's most likely token but for {self._ties(self.tied_greedy)}"
+        words = f"no difference found: {what}, each the target's most likely token but for {self._ties(self.tied_greedy)}"
         return CheckOutcome("consistent", words)
 
     @property

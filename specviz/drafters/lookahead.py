@@ -155,6 +155,6 @@ METHOD = Method(
     build=lambda parts, params: Lookahead(**params, context_limit=parts.target.lm.context_limit),
     caution="Pays where the target has arithmetic to spare, as on a GPU, and the text repeats itself. Every call also "
     "reads the whole window: on a CPU that costs more than it saves, except where text repeats.",
-    proposer="The target guesses later words on the side. Its remembered guesses propose up to ",
+    proposer="The target also guesses later words in the same pass. Its remembered guesses propose up to ",
     why_no_what_if="lookahead's proposals depend on its earlier steps",
 )

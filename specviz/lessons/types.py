@@ -14,7 +14,7 @@ from specviz.trace.values import format_got
 TEXT = 800  # characters of a paragraph
 DISTRIBUTION_RULES = ("speculative_sampling", "broken:resample_p")
 """The rules for which a distribution can be drawn (`views.check.distributions`)."""
-PACES = ("slow", "reading", "full")
+PACES = ("slow", "normal", "full")
 MARKS = ("accepted", "rejected", "ignored", "resampled", "bonus", "plain")
 """The marks of tokens on the stage."""
 

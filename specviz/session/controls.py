@@ -13,7 +13,7 @@ from specviz.errors import SpecvizError
 from specviz.request import RunSettings
 from specviz.rules import RULES
 
-PACES = {"slow": 1.0, "reading": 0.6, "full": 0.0}  # seconds from one step to the next
+PACES = {"slow": 1.0, "normal": 0.6, "full": 0.0}  # seconds from one step to the next
 _LIVE = {item.name for item in fields(RunSettings)} - {"params"}  # these follow the method
 _FLAGS = ("paused", "stopped", "cancelled")
 

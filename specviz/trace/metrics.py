@@ -145,7 +145,7 @@ def _per_call(c: Counters) -> float:
     return _ratio(c.num_emitted, c.calls["target"], "the target model was not called")
 
 
-def _acceptance_rate(c: Counters) -> float:
+def _accepted_of_drafted(c: Counters) -> float:
     return _ratio(c.statuses["accepted"], c.num_drafted, NOTHING_DRAFTED)
 
 
@@ -218,7 +218,7 @@ def _conditional_by_depth(c: Counters) -> list[float | None]:
 METRICS: dict[str, Metric] = {
     "tokens_per_target_call": Metric("tokens per target call", "emitted / target calls", _per_call),
     "acceptance_rate_judged": Metric(
-        "accepted of judged",
+        "acceptance rate",
         "accepted / (accepted + rejected)",
         lambda c: _ratio(c.statuses["accepted"], c.num_judged, "no drafted token was judged"),
         "percent",
@@ -241,9 +241,9 @@ METRICS: dict[str, Metric] = {
         on_read=True,
     ),
     "acceptance_rate": Metric(
-        "acceptance rate",
+        "accepted of drafted",
         "accepted / drafted; falls as K grows, even with the same draft",
-        _acceptance_rate,
+        _accepted_of_drafted,
         "percent",
         ONE_PATH,
     ),
@@ -261,7 +261,7 @@ METRICS: dict[str, Metric] = {
     "lm_studio_percent": Metric(
         "drafted tokens accepted",
         "100 * accepted / drafted, not judged ones included",
-        lambda c: 100 * _acceptance_rate(c),
+        lambda c: 100 * _accepted_of_drafted(c),
         on_trees=ONE_PATH,
     ),
     "alpha": Metric("alpha", "mean of sum min(p, q) over all emitted positions", _scored_alpha),

@@ -24,7 +24,7 @@ from specviz.settings import settings
 FIRST_SEED = 5
 """The seed of the first run. Its first three steps, with the bundled pair and the first prompt: a rejection in the
 middle, all accepted with a bonus, a rejection at once."""
-FIRST_LENGTH = 128  # tokens: about half a minute at reading pace
+FIRST_LENGTH = 128  # tokens: about half a minute at normal pace
 FASTER = " in bfloat16: faster, may part at near-ties"
 AWAY = " · not downloaded"
 Option = tuple[str, str]

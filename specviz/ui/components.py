@@ -259,7 +259,7 @@ def setup_fields(offer: Offer) -> dict[str, Component]:
         "temperature": _slider(
             "temperature", "Temperature", 0, MAX_TEMPERATURE, first.temperature, step=0.05
         ),
-        "pace": gr.Radio(list(PACES), value="reading", label="Pace", elem_id="pace"),
+        "pace": gr.Radio(list(PACES), value="normal", label="Pace", elem_id="pace"),
     }
 
 

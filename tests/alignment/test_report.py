@@ -111,8 +111,8 @@ def answers(summary):
 
 def test_the_overview_answers_its_title_for_each_draft():
     first, second, third = answers(made_summary())
-    parts = "5.8 target certain, draft picks another; 5.8 draft overconfident; 5.8 near-tie"
-    lost = f"It loses 29 points: {parts}."
+    parts = "5.8 of it: target certain, draft picks another; 5.8: draft overconfident; 5.8: near-tie"
+    lost = f"29\u00a0% disagreement; {parts}."
     more = "(10 to 30 points more, 95 % interval; agreement 51\u00a0%)"
     classes = f"The class name is 33\u00a0% of the tokens but 57\u00a0% of the loss {more}."
     best = "Best: K = 4, 1.40x the speed without a draft (predicted)."

@@ -243,7 +243,7 @@ def test_a_near_tie_is_close_in_points_and_by_half(most_likely_p, its_p, is_tie)
         "draft_most_likely": 2, "draft_most_likely_q": its_p, "draft_most_likely_p": its_p,
     }  # fmt: skip
     (found,) = reasons.find_reasons({name: np.array([value]) for name, value in columns.items()})
-    assert [*REASONS][found] == ("near-tie" if is_tie else "other top token, neither sure")
+    assert [*REASONS][found] == ("near-tie" if is_tie else "different first choices, neither sure")
 
 
 def test_all_that_is_lost_falls_to_some_reason_and_the_missing_vocabulary_to_its_own():

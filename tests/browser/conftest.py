@@ -44,7 +44,7 @@ def app(tmp_path_factory) -> Iterator[pages.Served]:
 def quick_reader() -> Iterator[None]:
     """Reading goes three times as fast as for people: most tests watch some steps of a run, and none its length."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PACES, "reading", PACES["reading"] / 3)
+        patch.setitem(PACES, "normal", PACES["normal"] / 3)
         yield
 
 

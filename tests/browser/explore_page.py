@@ -78,7 +78,7 @@ def wait_until(page, is_so):
         page.wait_for_timeout(20)
 
 
-def begin(page, pace="reading", steps=2, tokens=128):
+def begin(page, pace="normal", steps=2, tokens=128):
     """A run of so many steps so far. tokens: enough to go on until the test has come to what it is about."""
     slide(page, "max-tokens", tokens)
     choose_pace(page, pace)

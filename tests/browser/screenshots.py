@@ -54,7 +54,7 @@ def finished(page: Page) -> None:
 
 
 def running(page: Page) -> None:
-    run(page, "reading")
+    run(page, "normal")
     page.wait_for_function("document.querySelectorAll('.sv-step-bar').length >= 5")
 
 

@@ -46,7 +46,7 @@ def everything():
         ],
         [
             blocks.WordsBlock(["The draft gave ", HOSTILE, " 40 %."]),
-            blocks.VerdictBlock("consistent", "consistent, n = 5,000, would have seen a shift of 2 %"),
+            blocks.VerdictBlock("consistent", "no difference found, n = 5,000; one of 2 points would have shown"),
             blocks.VerdictBlock("differs", ["differs: ", "fox", " came too often"]),
             blocks.TableBlock(["rule", "acceptance", "verdict"], RULES, marked=1),
             blocks.BarsBlock(

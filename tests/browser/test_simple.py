@@ -201,7 +201,7 @@ def test_presented_on_a_projector_nothing_is_small_and_a_wide_lane_is_whole(open
 
 @pytest.mark.slow
 def test_presented_the_step_that_stands_out_is_the_one_that_is_explained(page):
-    begin(page, "reading", steps=3)
+    begin(page, "normal", steps=3)
     page.click("#present")
     step = "document.querySelector('{}')?.textContent"
     spot, explained = step.format(".sv-row.sv-now .sv-step-number"), step.format(".sv-where")

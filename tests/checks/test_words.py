@@ -35,7 +35,7 @@ OUTCOMES = {
     "cells, differs": (outcome_of_cells(Cells(EVEN, (590, 410))), "differs, n = 1,000"),
     "cells, suspicious": (outcome_of_cells(Cells(EVEN, (560, 440))), "draws decide"),
     "cells, unsure": (outcome_of_cells(Cells(EVEN, (5, 5))), "cannot tell, n = 10: too few to see a shift of 10"),
-    "cells, consistent": (outcome_of_cells(Cells(EVEN, (510, 490))), "points in any one share"),
+    "cells, consistent": (outcome_of_cells(Cells(EVEN, (510, 490))), "points in any share would have shown"),
     "text, differs": (
         judge_evidence(written(1000, 700), True, ""),
         "the likeliest token was written 70.0 % of the time; the target's probability is 50.0 % (z = +12.6)",
@@ -43,7 +43,7 @@ OUTCOMES = {
     "text, unsure": (judge_evidence(written(20, 10), True, "; more"), "too few to see a shift of 10 points; more"),
     "text, consistent": (
         judge_evidence(written(2000, 1000), True, ""),
-        "consistent, n = 2,000 tokens, would have seen",
+        "no difference found, n = 2,000 tokens; one of ",
     ),
     "text, forbidden": (FORBIDDEN.outcome, "differs, n = 32 tokens: 2 of them have probability 0 under the target"),
     "enumerated, exact": (

@@ -37,8 +37,8 @@ REASONS = (
     "target certain, draft picks another",
     "draft overconfident",
     "near-tie",
-    "same top token, other confidence",
-    "other top token, neither sure",
+    "same first choice, different confidence",
+    "different first choices, neither sure",
 )
 
 

@@ -117,14 +117,14 @@ def story(target: str, draft: str) -> dict[str, object]:
     told["whole"] = {"end": follow(run), "tokens": tokens(run), "worker": os.getpid() != _worker(scheduler)}
     told["seconds"] = scheduler.all("schedule")[0]["durationSeconds"]
 
-    run = open_run(request, pace="reading", bench=bench)
+    run = open_run(request, pace="normal", bench=bench)
     follow(run, lambda number: run.controls.set("num_speculative_tokens", 6) if number == 4 else None)
     told["live"] = {
         "k": [step.settings.k for step in run.trace.steps],
         "changed": [list(s.changed) for s in run.trace.steps],
     }
 
-    run, lent = open_run(request, pace="reading", bench=bench), len(scheduler.all("release"))
+    run, lent = open_run(request, pace="normal", bench=bench), len(scheduler.all("release"))
     paused = follow(run, lambda number: run.pause() if number == 3 else None)
     given_back, so_far = len(scheduler.all("release")) - lent, len(run.trace.steps)
     run.controls.set("pace", "full")
@@ -139,12 +139,12 @@ def story(target: str, draft: str) -> dict[str, object]:
     told["pause"]["headers"] = sum(event.__class__.__name__ == "Header" for event in run.trace.events())
     told["pause"]["at_ms"] = [step.at_ms for step in run.trace.steps]
 
-    run = open_run(request, pace="reading", bench=bench)
+    run = open_run(request, pace="normal", bench=bench)
     killed = follow(run, lambda number: os.kill(_worker(scheduler), signal.SIGKILL) if number == 3 else None)
     run.controls.set("pace", "full")
     told["killed"] = {"states": [killed, follow(run)], "tokens": tokens(run)}
 
-    run = open_run(request, pace="reading", bench=bench)
+    run = open_run(request, pace="normal", bench=bench)
     follow(run, lambda number: run.pause() if number == 2 else None)
     scheduler.has_quota = False
     no_quota = follow(run)
@@ -153,7 +153,7 @@ def story(target: str, draft: str) -> dict[str, object]:
     run.controls.set("pace", "full")
     told["quota"] = {"paused": no_quota, "fresh": fresh, "again": follow(run), "tokens": tokens(run)}
 
-    events = open_run(request, pace="reading", bench=bench).events()
+    events = open_run(request, pace="normal", bench=bench).events()
     while not isinstance(next(events), Step):
         pass
     events.close()

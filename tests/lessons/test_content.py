@@ -324,7 +324,7 @@ def of_drafts():
         "Tokens per target call: {} with the good draft, {} with the weak one, {} with the".format(
             *map(per_call, runs)
         ),
-        f"Accepted of judged: {', '.join(map(kept, runs))}.",
+        f"Acceptance rate: {', '.join(map(kept, runs))}.",
         f"over the text: {', '.join(map(agreement, runs))}.",
         "a pass took 0.43 ms, against 0.77 ms of the good one and 3.19 ms of the target",
     ]
@@ -346,7 +346,7 @@ def of_temperature():
     strange, usual = (share(restated_numbers.agreement_on(run, 1.0)) for run in ("hot", "right-rule"))
     return [
         f"{counters('greedy').statuses['rejected']} of {judged('greedy')} judged tokens were rejected",
-        f"{cold} at temperature 0, {warm} at 1, {hot} at 1.5. Accepted of judged: {', '.join(map(kept, runs))}.",
+        f"{cold} at temperature 0, {warm} at 1, {hot} at 1.5. Acceptance rate: {', '.join(map(kept, runs))}.",
         "it falls from temperature 0 over 1 to 1.5",
         "Up to 1.5: the hotter the run",
         f"a U, with its bottom near {hotness[means.index(min(means))]}.",

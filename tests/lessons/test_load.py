@@ -189,7 +189,7 @@ def test_a_pace_is_one_that_a_run_can_have():
         (with_done(kind="see", runs=[{"run": "sum"}]), "done: runs[1] must have the field 'words'"),
         (with_done(kind="see", runs=[{"run": "sum", "words": LONG}]), "runs[1]: words must be a text of 1 to 160"),
         (lesson(live=""), "live must be a text of 1 to 800 characters"),
-        (lesson(pace="fast"), "pace must be one of slow, reading, full (got 'fast')"),
+        (lesson(pace="fast"), "pace must be one of slow, normal, full (got 'fast')"),
         (with_done(kind="guess", options=["One"], reveal="r"), "done: options must be a list of 2 to 6 values"),
         (
             with_done(kind="guess", options=["One", {"words": "Two", "right": "yes"}], reveal="r"),

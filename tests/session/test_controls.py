@@ -61,7 +61,7 @@ def any_change():
 
 
 def test_they_begin_with_the_settings_of_the_run():
-    assert controls(pace="reading").read() == ControlState(FIRST, "reading")
+    assert controls(pace="normal").read() == ControlState(FIRST, "normal")
 
 
 @given(st.lists(one_change(), max_size=20))
@@ -102,7 +102,7 @@ def test_no_value_whatever_corrupts_them(changes):
         ("method", "guess", "method .* draft_model, prompt_lookup, .*none .got 'guess'"),
         ("draft", "unheard-of", "draft .* near, far .got 'unheard-of'"),
         ("target", None, "target .* big, padded .got None"),
-        ("pace", "fast", "pace .* slow, reading, full .got 'fast'"),
+        ("pace", "fast", "pace .* slow, normal, full .got 'fast'"),
     ],
 )
 def test_a_value_that_may_not_be_is_refused_by_name_and_value(name, value, told):

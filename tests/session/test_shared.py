@@ -267,7 +267,7 @@ def test_the_queue_does_not_use_up_the_time_limit(one_place, clock):
 
 
 def test_pace_waits_between_steps_and_is_no_part_of_their_speed(bench, clock):
-    run = begin(bench, pace="reading")
+    run = begin(bench, pace="normal")
     make_steps(run, 3)
     waits = [step.timing.wait_ms for step in run.trace.steps]
     assert waits == [pytest.approx(wait, abs=1) for wait in (0, 600, 600)]

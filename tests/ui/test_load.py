@@ -1,4 +1,4 @@
-"""Thirty people at reading pace on one machine. The bounds leave room for a busy one; `load.py` gives the numbers."""
+"""Thirty people at normal pace on one machine. The bounds leave room for a busy one; `load.py` gives the numbers."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_a_greedy_run_is_laid_beside_the_run_without_a_draft(page):
 
 
 def test_pausing_ends_the_stream_and_resuming_goes_on_with_the_same_run(page, registry):
-    streaming = page.run(SESSION, *values(pace="reading"))
+    streaming = page.run(SESSION, *values(pace="normal"))
     until_first_step(streaming)
     page.pause(SESSION)
     said = messages(streaming)
@@ -189,7 +189,7 @@ def test_stopping_a_paused_run_finishes_it_on_the_stage(page, registry):
 
 
 def test_stopping_a_running_run_ends_it_before_its_next_step(page, registry):
-    streaming = page.run(SESSION, *values(pace="reading"))
+    streaming = page.run(SESSION, *values(pace="normal"))
     until_first_step(streaming)
     page.stop(SESSION)
     assert len(steps(messages(streaming))) <= 1
@@ -198,7 +198,7 @@ def test_stopping_a_running_run_ends_it_before_its_next_step(page, registry):
 
 def left_in_the_middle(page, registry):
     """The view of a run whose tab was closed while it streamed."""
-    streaming = page.run(SESSION, *values(pace="reading"))
+    streaming = page.run(SESSION, *values(pace="normal"))
     until_first_step(streaming)
     view = registry.current("one")
     streaming.close()
@@ -271,7 +271,7 @@ def test_a_reloaded_page_goes_on_with_its_run_and_no_step_is_lost(page, registry
 
 
 def test_a_page_whose_stream_broke_goes_on_with_its_own_run(page, registry):
-    streaming = page.run(SESSION, *values(pace="reading"))
+    streaming = page.run(SESSION, *values(pace="normal"))
     until_first_step(streaming)
     view = registry.current("one")
     streaming.close()
@@ -1399,7 +1399,7 @@ def test_whoever_begins_something_or_leaves_is_told_nothing_of_a_run_that_was_le
 
 
 def test_a_run_streams_to_one_stage_at_a_time(page, registry):
-    first = page.run(SESSION, *values(pace="reading"))
+    first = page.run(SESSION, *values(pace="normal"))
     until_first_step(first)
     assert list(increments(registry.current("one"), warn=print)) == []
     first.close()

@@ -211,7 +211,7 @@ def test_a_difference_may_be_said_at_any_time_and_the_work_can_still_be_stopped(
 
 def test_two_checks_are_two_chances_to_be_wrong():
     section = check_texts.end_to_end(OPTIONS, "speculative_sampling", None, names)
-    assert "Each of these two checks" in section.lead
+    assert "under 2 in a million, both checks together" in section.lead
 
 
 def test_the_evidence_is_a_chart_with_its_table_and_named_colours():

@@ -538,7 +538,7 @@ def test_the_lane_of_a_tree_shows_the_path_and_its_end_and_counts_the_rest():
     made = traces.Builder(words).step((-1,) * 60, {40}).finish()
     props = as_json(show_step(made.steps[0], count(made)))
     assert [cell["ref"] for cell in props["cells"]] == ["40"]
-    assert (props["more"], props["more_words"]) == (59, ["+59", " off this path"])
+    assert (props["more"], props["more_words"]) == (59, ["+59", " on other branches"])
     assert props["focus"] == "last"
     none_kept = traces.Builder(words).step((-1,) * 60, set()).finish()
     props = as_json(show_step(none_kept.steps[0], count(none_kept)))

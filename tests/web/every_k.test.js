@@ -10,7 +10,7 @@ import { HEAD, MESSAGE, STEP, cell } from './small_messages.js';
 const TOKENS = [['␣a', 0, '0'], ['␣b', 0, 'last'], ['␣c', 1, 'last'], ['␣d', 2, '0']];
 const KINDS = ['resampled', 'bonus', 'plain', 'accepted'];
 /** @param {number} k @param {Partial<OtherK>} more @returns {OtherK} */
-const about = (k, more) => ({ k, sentence: ['With ', `K ${k}`, ', this text takes 3 target calls.'], totals: { tokens_per_call: '1.3', accepted: '50 %', accepted_words: 'accepted of judged' }, ...more });
+const about = (k, more) => ({ k, sentence: ['With ', `K ${k}`, ', this text takes 3 target calls.'], totals: { tokens_per_call: '1.3', accepted: '50 %', accepted_words: 'acceptance rate' }, ...more });
 /** @type {Told} */
 const SURE = { own: 2, at: 2, sure: true, tokens: TOKENS, kinds: KINDS, labels: [], drafted: { 2: ['␣x', '␣y'] },
   curve: [[5, 20], [48, 9], [91, 5]], curve_words: 'tokens per pass: 1.0 with K 1, 1.3 with K 3',

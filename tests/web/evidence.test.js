@@ -67,7 +67,7 @@ test('a step of which nothing can be told offers no second view, and the choice 
 
 test('the lane of a tree counts what is off the path', async () => {
   const { told, text } = await shows('made wide_tree');
-  assert.deepEqual([told('.sv-row .sv-more').map((words) => parseInt(words, 10)), text('[data-number=accepted-words]')], [[56], 'accepted of judged, siblings included']);
+  assert.deepEqual([told('.sv-row .sv-more').map((words) => parseInt(words, 10)), text('[data-number=accepted-words]')], [[56], 'acceptance rate, siblings included']);
 });
 
 test('a reasoning step that was refused has its mark in its lane and in its bar, and counts as one', async () => {

@@ -158,7 +158,7 @@ test('a paused player stays while the run goes on', () => {
   assert.deepEqual([hub.cursor, hub.following], [7, true]);
 });
 
-test('a first visit is slow for three steps, then at reading pace, and stops at the end', () => timed((tick) => {
+test('a first visit is slow for three steps, then at normal pace, and stops at the end', () => timed((tick) => {
   const { hub } = started(), cursors = [];
   hub.take(whole(7, { play: true }));
   for (const wait of [2_250, 2_250, 2_250, 260, 260]) {

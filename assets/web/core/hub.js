@@ -2,7 +2,7 @@
 // selection, and tells the views. Views register a function here and are mounted by stage.js. No formula, no markup.
 import { answerOf } from './answer.js';
 
-const PACES = { slow: 1000, reading: 250, fast: 80 };      // milliseconds per step of the player
+const PACES = { slow: 1000, normal: 250, fast: 80 };      // milliseconds per step of the player
 const OPENING = { steps: 3, milliseconds: 2200 };          // a first visit begins slowly
 const FULL = 850, SHORT = 150;                             // time for all phases of a step, or only for a fade
 
@@ -71,7 +71,7 @@ export class Hub {
   numbers = null;
   /** @type {RunEnd | null} */
   end = null;
-  total = 0; cursor = 0; following = true; playing = false; pace = 'reading'; rhythm = 0;
+  total = 0; cursor = 0; following = true; playing = false; pace = 'normal'; rhythm = 0;
   /** @type {TokenPlace | null} */
   pinned = null;
   /** @type {TokenPlace | null} */
@@ -200,7 +200,7 @@ export class Hub {
     this.playing = false;
   }
 
-  #wait() { return this.#opening > 0 ? OPENING.milliseconds : PACES[this.pace] || PACES.reading; }
+  #wait() { return this.#opening > 0 ? OPENING.milliseconds : PACES[this.pace] || PACES.normal; }
 
   #tick() {
     if (!this.playing) return;

@@ -13,7 +13,7 @@ NONE = "–"
 UNKNOWN = "not known"
 INTERVAL_AND_MOST_LIKELY = {
     "95 % interval": lambda found: spread(found.alpha_interval),
-    "same top token": lambda found: share(found.greedy_agreement),
+    "same first choice": lambda found: share(found.greedy_agreement),
 }
 COUNTS = {
     "prompts": lambda found: number(found.num_prompts),

@@ -134,10 +134,12 @@ def _answer(summary: Summary, draft: DraftSummary) -> Words:
 
 def _lost_words(alpha: float, reasons: Sequence[Reason]) -> list[str]:
     lost = 100 * (1 - alpha)
-    words = ["It loses ", _points(lost), " points: "]
+    words = ["", f"{_points(lost)}\u00a0%", " disagreement"]
+    of_it = " of it"
     for reason in reasons:
-        words[-1] += f"{_points(lost * reason.share)} "
-        words += [label(reason.name), "; "]
+        words[-1] += f"; {_points(lost * reason.share)}{of_it}: "
+        words += [label(reason.name), ""]
+        of_it = ""
     words[-1] = "."
     return words
 

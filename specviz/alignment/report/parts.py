@@ -422,7 +422,7 @@ def _patterns(found: Sequence[Pattern], draft: int, texts: Collection[int]) -> T
     columns = {
         "after": lambda pattern: label(pattern.before),
         "the target's token": lambda pattern: label(pattern.token),
-        "the draft's top token": lambda pattern: label(pattern.draft_token),
+        "the draft's first choice": lambda pattern: label(pattern.draft_token),
         "target calls to save": lambda pattern: cells.number(pattern.saved, "{:,.1f}".format),
         "95 % interval": interval_cell,
         "places": lambda pattern: cells.number(pattern.num_places),

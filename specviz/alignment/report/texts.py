@@ -41,10 +41,10 @@ COLUMNS = (  # of the tokens table, that are shown
 )
 OPENING = 60  # characters of a prompt in the list of texts
 MOST_TAGS = 8  # of a text in this list
-FACTS = ("position, from 1", "token", "p: the target's probability", "the target's top token")
+FACTS = ("position, from 1", "token", "p: the target's probability", "the target's first choice")
 DRAFT_FACTS = (
     "q: the draft's probability", "acceptance probability, min(1, q/p)", "agreement here, sum min(p, q)",
-    "the draft's top token", "saved if accepted here", "why p and q differ here",
+    "the draft's first choice", "saved if accepted here", "why p and q differ here",
 )  # fmt: skip
 
 

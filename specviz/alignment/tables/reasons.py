@@ -18,10 +18,10 @@ REASONS = {  # name -> words
     "beyond the draft's reach": "the draft drafts nothing here: beyond its context, after an id it lacks, or no match",
     "outside the draft's vocabulary": "the target's probability of tokens that the draft has no id for",
     "target certain, draft picks another": f"the target gives {CERTAIN:g} or more to another token than the draft's",
-    "draft overconfident": f"the draft gives its top token at least {OVERCONFIDENT:g} more than the target does",
-    "near-tie": f"different top tokens; the target finds the draft's at least half as likely, within {NEAR:g}",
-    "same top token, other confidence": "both have the same top token; only the probabilities differ",
-    "other top token, neither sure": "different top tokens, without a near-tie, certainty or overconfidence",
+    "draft overconfident": f"the draft gives its first choice at least {OVERCONFIDENT:g} more than the target does",
+    "near-tie": f"different first choices; the target finds the draft's at least half as likely, within {NEAR:g}",
+    "same first choice, different confidence": "both have the same first choice; only the probabilities differ",
+    "different first choices, neither sure": "different first choices, without a near-tie, certainty or overconfidence",
 }
 BEYOND, OUTSIDE, OTHER_TOKEN, TOO_SURE, TIE, SAME, UNSURE = range(len(REASONS))
 NO_REASON = len(REASONS)  # p and q are equal here

@@ -30,8 +30,7 @@ END_TO_END = (
     "End to end",
     "The engine writes texts; the target alone then reads them. It knows the exact probability of every token, so "
     "each token is checked, and you may watch the evidence grow. Then the first token of one prompt is drawn many "
-    "times. Each of these two checks calls a correct rule wrong in fewer than one in a million runs; both together, "
-    "in fewer than two.",
+    "times. False alarms: under 2 in a million, both checks together.",
 )
 
 

@@ -20,7 +20,7 @@ ABOUT = {
         "target's.",
     ),
     "claims": (
-        "What they say, and what you get here",
+        "Claims, tested here",
         "Introductions promise numbers. Here they are tried on every pair that is here: the bundled one, its target 2, "
         "4 and 8 times as deep, and the real one once it was fetched.",
     ),

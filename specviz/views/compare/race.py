@@ -62,11 +62,11 @@ SHOWN = (
     "tokens_per_target_call",
     "acceptance_rate_judged",
 )
-WORDS = ("tokens/s", "tokens", "target calls", "tokens per target call", "accepted of judged")
+WORDS = ("tokens/s", "tokens", "target calls", "tokens per target call", "acceptance rate")
 COLUMNS = ("setup", "time", *WORDS)
 PROMPT_COLUMNS = (
-    "prompt", "A tokens/s", "B tokens/s", "B over A", "A target calls", "B target calls", "A accepted of judged",
-    "B accepted of judged", "texts", "replay",
+    "prompt", "A tokens/s", "B tokens/s", "B over A", "A target calls", "B target calls", "A acceptance rate",
+    "B acceptance rate", "texts", "replay",
 )  # fmt: skip
 FEWEST_TOKENS = 8
 MOST_TOKENS = 256

@@ -21,7 +21,7 @@ LEAD = (
 COLUMNS = (
     "rule",
     "text",
-    "accepted of judged, same u",
+    "acceptance rate, same u",
     "accepted, on average",
     "tokens per target call",
     "wrong share, on average",
@@ -38,7 +38,7 @@ ENUMERATING = (
     "Enumerating every rule's program over small texts; then the run's steps are judged again"
 )
 NOTES = (
-    "“accepted of judged, same u”: with this run's own random numbers. “accepted, on average” and “wrong share”: by "
+    "“acceptance rate, same u”: with this run's own random numbers. “accepted, on average” and “wrong share”: by "
     "formula, over the positions that the run judged, for all u. “wrong share” is the total variation between the "
     "rule's output and p: the share of the probability that lies on the wrong tokens. Block verification judges a "
     "draft as a whole, so no single token has a probability of its own there.",

@@ -25,7 +25,7 @@ MOST_TOKENS = 4_000
 NUM_FRAMES = 300  # of a replay by time
 LONG_ENOUGH_MS = 6_000  # a replay that takes this long can be followed
 SLOWER = (1, 4, 16, 64)
-TOKEN_PACES = (("slow", 800), ("reading", 250), ("fast", 80))
+TOKEN_PACES = (("slow", 800), ("normal", 250), ("fast", 80))
 NO_TIME = 1e-6
 ModeName = Literal["time", "token"]
 
@@ -224,7 +224,7 @@ def _token_mode(sides: Sequence[_Side], difference: int | None) -> PlayerMode:
         for side in sides:
             num_steps.append(bisect_left(side.tokens, number, hi=len(side.trace.steps)))
         frames.append(PlayerFrame(quantity(number, "token"), num_steps, number))
-    paces = [PlayerPace(words, ms, words == "reading") for words, ms in TOKEN_PACES]
+    paces = [PlayerPace(words, ms, words == "normal") for words, ms in TOKEN_PACES]
     ends = []
     for side in sides:
         calls = quantity(side.calls[-1], "target call")

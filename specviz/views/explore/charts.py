@@ -29,7 +29,7 @@ PATTERNS = {
 }  # fmt: skip  # never colour alone
 DEPTH_LINES = (
     ("drafts surviving to this depth", "plain", "dot"),
-    ("accepted of judged at this depth", "accepted", "solid"),
+    ("acceptance rate at this depth", "accepted", "solid"),
 )
 SELECTION_NOTE = "Selection effect: a later depth is judged only after all earlier ones passed."
 STACKED = {"barmode": "stack", "bargap": 0.15}
@@ -70,10 +70,10 @@ def _bar_points(step: Step, so_far: Figures) -> Chart:
 
 def _empty_bars() -> Chart:
     bars = [_bars(status, f"step %{{x}}: %{{y}} {word_of(status)}") for status in BAR_STATUSES]
-    hover = "up to step %{x}: %{y:.0%} accepted of judged"
-    rate = line_of("accepted of judged so far", "plain", hover) | {"yaxis": "y2"}
+    hover = "up to step %{x}: acceptance rate %{y:.0%}"
+    rate = line_of("acceptance rate so far", "plain", hover) | {"yaxis": "y2"}
     right = {
-        **_rate_axis("accepted of judged so far"),
+        **_rate_axis("acceptance rate so far"),
         "overlaying": "y",
         "side": "right",
         "showgrid": False,

@@ -28,8 +28,8 @@ from specviz.views.words import (
 )
 
 MOST_CELLS = 32
-ACCEPTED = "accepted of judged"
-ACCEPTED_OF_TREES = "accepted of judged, siblings included"
+ACCEPTED = METRICS["acceptance_rate_judged"].label
+ACCEPTED_OF_TREES = f"{ACCEPTED}, siblings included"
 ACCEPTED_WHOLE = "reasoning steps accepted"
 
 
@@ -87,7 +87,7 @@ def others_words(step: Step, num_others: int) -> list[str]:
     if not num_others:
         return []
     number = f"+{num_others:,}"
-    return [number, " off this path"] if step.is_tree else [number]
+    return [number, " on other branches"] if step.is_tree else [number]
 
 
 def _refused(step: Step) -> RefusedStep | None:
