@@ -3,6 +3,8 @@
 import { inAddress, markFrame, offerWindow } from './core/address.js';
 import { answerOf } from './core/answer.js';
 import { button, element } from './core/element.js';
+import { loadScript } from './core/files.js';
+import { bringLanguage } from './core/language.js';
 import { allControls, CHANGED, close, DRAWERS, FIELDS, fold, isOpen, isSimple, keepControls, keepTheme, present, setOpen, theme, toggle } from './core/frame.js';
 import { store, stored } from './core/memory.js';
 import { Standing } from './core/standing.js';
@@ -352,6 +354,7 @@ document.addEventListener('click', ({ target }) => {
   else if (Object.hasOwn(DOES, name)) DOES[name]();
 });
 
+bringLanguage(async (name) => (await loadScript(`specviz/words/${name}.js`)).packed);
 markFrame();
 document.addEventListener('sv-present', present);
 document.addEventListener('sv-opened', ({ detail }) => {           // a person goes on from the opening's last beat

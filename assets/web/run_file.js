@@ -25,4 +25,4 @@ openFile(holder, async () => {
   const everyK = fileText('sv-every-k') ? async () => JSON.parse(await unpack(fileText('sv-every-k'))) : undefined;
   const hub = mountStage(holder, { source: { start: (take) => take(first), pull, everyK } });
   if (selection) pinPlace(hub, selection, stage);
-});
+}, fileText);

@@ -179,4 +179,4 @@ openFile(place('sv-file'), async () => {
   offerWindow(document.querySelector(document.documentElement.hasAttribute('data-sv-embed') ? '#stage .sv-below' : 'header'));
   window.addEventListener('hashchange', () => site.follow());
   site.follow(true);
-});
+}, bringText);

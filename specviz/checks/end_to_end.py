@@ -118,7 +118,9 @@ def judge_evidence(evidence: Evidence, is_complete: bool, more: str) -> CheckOut
         return CheckOutcome(
             "unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points{more}"
         )
-    words = f"no difference found, {n}; one of {100 * seen:.1f} points per token would have shown{more}"
+    words = (
+        f"no difference found, {n}; one of {100 * seen:.1f} points per token would have shown{more}"
+    )
     return CheckOutcome("consistent", words)
 
 

@@ -12,8 +12,16 @@ if TYPE_CHECKING:
 STATES = ("differs", "suspicious", "unsure", "consistent", "exact")
 """The verdict of a report is the first of these that one of its checks has."""
 EXIT_CODES = {"exact": 0, "consistent": 0, "differs": 1, "unsure": 3, "suspicious": 4}
-EXIT_WORDS = {0: "exact or no difference found", 1: "differs", 3: "cannot tell", 4: "suspicious: draw more"}
-NAMES = {"consistent": "no difference found", "unsure": "cannot tell"}  # others are named as they are
+EXIT_WORDS = {
+    0: "exact or no difference found",
+    1: "differs",
+    3: "cannot tell",
+    4: "suspicious: draw more",
+}
+NAMES = {
+    "consistent": "no difference found",
+    "unsure": "cannot tell",
+}  # others are named as they are
 MARKS = {"exact": "=", "consistent": "~", "differs": "x", "unsure": "?", "suspicious": "!"}
 RULE_NUMBERS = ("verdict", "acceptance", "tokens_per_call", "mean_distance")  # of the JSON file
 OVERALL = {

@@ -253,7 +253,8 @@ class JudgedSamples:
             return CheckOutcome(
                 "exact", f"exact, token by token: {what}, each the target's most likely token"
             )
-        words = f"no difference found: {what}, each the target's most likely token but for {self._ties(self.tied_greedy)}"
+        ties = self._ties(self.tied_greedy)
+        words = f"no difference found: {what}, each the target's most likely token but for {ties}"
         return CheckOutcome("consistent", words)
 
     @property

@@ -264,7 +264,9 @@ def outcome_of_cells(cells: Cells, what: str = "") -> CheckOutcome:
         return CheckOutcome(
             "unsure", f"cannot tell, {n}: too few to see a shift of {100 * COARSE:.0f} points"
         )
-    words = f"no difference found, {n}; one of {100 * seen:.1f} points in any share would have shown"
+    words = (
+        f"no difference found, {n}; one of {100 * seen:.1f} points in any share would have shown"
+    )
     return CheckOutcome("consistent", words)
 
 

@@ -41,9 +41,10 @@ from specviz.ui.uploads import upload
 from specviz.ui.view import View
 from specviz.ui.visitors import Visitors
 from specviz.views.bundle import bundle, web_file
-from specviz.views.document import palette_head, plotly_js
+from specviz.views.document import as_script, palette_head, plotly_js
 from specviz.views.documentation import document_page
 from specviz.views.explore.run_file import stage_page
+from specviz.views.languages import packed_languages
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import FILE_ADDRESS, FILE_NAME
 
@@ -220,6 +221,7 @@ def _routes(registry: Registry, engine: FairQueue, ready: Callable[[], bool]) ->
         Route("/specviz/plotly.min.js", _serve_plotly),
         *files,
         Route(f"/{FILE_ADDRESS}", _serve_lessons),
+        Route("/specviz/words/{language}.js", _serve_words),
         Route(UPLOAD, upload, methods=["POST"]),
         Route("/specviz/{folder}/{file}.md", _serve_document),
     ]
@@ -407,6 +409,14 @@ def _serve_lessons(request: Request) -> Response:
 def _lesson_bytes(folder: Path) -> bytes:
     """The page of the lessons in this folder of assets."""
     return lesson_page().encode()
+
+
+async def _serve_words(request: Request) -> Response:
+    """The sentences of a language as a script, or 404."""
+    packed = packed_languages().get("sv-words-{language}".format(**request.path_params))
+    if packed is None:
+        return PlainTextResponse("not found", status_code=404)
+    return _answer(request, as_script(packed).encode(), "text/javascript", "no-cache", {})
 
 
 def _serve_document(request: Request) -> Response:

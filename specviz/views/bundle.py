@@ -15,8 +15,8 @@ from specviz.settings import assets_dir
 IMPORT = re.compile(r"^import \{([^{}]*)\} from '(\.[^']*)';\n", re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function)\s+(\w+))", re.MULTILINE)
 EXPORTS_AT_THE_END = re.compile(r"\bexport\s*\{([^{}]*)\};?\s*\Z")  # as minified code has them
-TYPES = re.compile(r"^ */\*\*(?:(?!\*/).)*\*/\n", re.MULTILINE | re.DOTALL)
-"""A comment on lines of its own that names types: it is for the checker, and no page needs it."""
+COMMENT = re.compile(r"^ *(?:// .*|/\*\*(?:(?!\*/)[\s\S])*\*/)\n", re.MULTILINE)
+"""A comment on lines of its own: it is for a reader or for the types' checker, and no page needs it."""
 NOT_UNDERSTOOD = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
@@ -61,7 +61,7 @@ def _modules(path: Path, above: tuple[Path, ...], exports: dict[Path, set[str]])
         raise ValueError(
             f"a module must be a file that exists (got {path.name}, imported by {above[-1].name})"
         )
-    source = TYPES.sub("", path.read_text("utf-8"))
+    source = COMMENT.sub("", path.read_text("utf-8"))
     imports = ""
     for names, place in IMPORT.findall(source):
         imported = (path.parent / place).resolve()

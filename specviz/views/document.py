@@ -100,8 +100,13 @@ def folder(title: str, body: str, *, entry: str, data: Mapping[str, str]) -> dic
         "plotly.min.js": plotly_js(),
     }
     for name, text in data.items():
-        files[f"data/{name}.js"] = f"document.currentScript.packed = {quiet_json(text)};\n"
+        files[f"data/{name}.js"] = as_script(text)
     return files
+
+
+def as_script(text: str) -> str:
+    """A script that leaves this text on its own element, for a page that may request nothing else."""
+    return f"document.currentScript.packed = {quiet_json(text)};\n"
 
 
 def _html(

@@ -19,6 +19,7 @@ from specviz.views.explore.every_k import every_k
 from specviz.views.explore.library import shipped_entry
 from specviz.views.explore.message import Opening
 from specviz.views.explore.opening import opening, telling_step
+from specviz.views.languages import packed_languages
 from specviz.views.learn.lesson_file import (
     SiteContent,
     learn_page,
@@ -74,7 +75,7 @@ def site_files(
     names_of_pairs = ["-".join(pair) for pair in pairs]
     pages = _pages(recorded, runs, pairs)
     content = SiteContent(lesson_panels(), pages, runs, names_of_pairs)
-    data = {"sv-data": pack(content)}
+    data = {"sv-data": pack(content), **packed_languages()}
     for name, pair in zip(names_of_pairs, pairs, strict=True):
         data[f"sv-side-by-side-{name}"] = pack(side_by_side(pair))
     for name in runs:

@@ -300,7 +300,7 @@ def of_choosing_k():
         f"The passes of the draft: {', '.join(str(calls(run, 'draft')) for run in runs)}.",
         f"there were {ignored} draft tokens that were not judged",
         "Expected passes of the target: " + ", ".join(f"{expected[k]:.1f} with K {k}" for k in restated_numbers.KS),
-        f"{twice(4, 8).removeprefix('about ')} the drafting saves {expected[4] - expected[8]:.1f} passes",
+        f"drafting {twice(4, 8).removeprefix('about ')} as far ahead saves {expected[4] - expected[8]:.1f} passes",
         f"Of {restated_numbers.NUM_RUNS} runs each: "
         + ", ".join(f"{least[k]} to {most[k]}{' passes' if k == 1 else ''} with K {k}" for k in least),
         "17 prompts at temperature 1, against no draft: 1.26x as fast with K 1, "
@@ -391,7 +391,7 @@ def of_when_it_does_not_help():
         "In step 5 it wrote 1 where 7 + 1 + 1 had to be worked out, the target 9.",
         f"this one and the one in step 8, had to be computed; the other {len(cut) - 2} only had to be copied",
         "In step 4 it wrote _, for a longer name; the target wrote (.",
-        f"{length('sum')} tokens in {calls('sum')} passes of the target",
+        f"{length('sum')} tokens took {calls('sum')} passes of the target",
         f"Of {num_drafted} draft tokens a good half was not judged",
         f"a pass of the target brings only {per_call('program')} tokens",
         f"waits for up to {max(len(step.draft) for step in program.steps)} passes of the draft",

@@ -59,10 +59,10 @@ export function allControls(isAll, isChosen) {
 export const keepControls = () => allControls(recall('controls', CONTROLS) === 'all');
 keepControls();                                       // before anything is drawn
 
-// Gradio's own fields that hold names and tokens; a list in one of them is made when it opens
-const NAMED = '#prompt, #method, #rule, #draft, #target, #rendered, .sv-own .block:has([role=combobox])';
+// what Gradio's own fields hold beside their labels where it is names and tokens; a list is made when it opens
+const NAMED = ':is(#prompt, #method, #rule, #draft, #target, #rendered, .sv-own .block:has([role=combobox])) :is(.wrap, textarea, ul)';
 function keepNames() {
-  for (const field of document.querySelectorAll(NAMED)) field.translate = false;
+  for (const names of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(NAMED))) names.translate = false;
 }
 
 // on a phone: the one line that stands for the folded setup, and opens it

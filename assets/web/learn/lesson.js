@@ -24,7 +24,7 @@ const needsInspector = ({ lit }) => lit.includes('inspector');
 // On a phone the inspector is a sheet that must be opened.
 /** @param {{ screen: LessonScreen, again: () => void }} props */
 const Shown = ({ screen: { show, compare }, again }) => (show || compare) && html`<div class="sv-lesson-shown">
-  <p title=${show ? show.about : ''}>${worded([compare ? 'Side by side: ' : 'On the stage: ', (compare ? compare.runs : [show]).map(({ title }) => title).join(' and ')])}</p>
+  <p title=${show ? show.about : ''}>${compare ? 'Side by side: ' : 'On the stage: '}${(compare ? compare.runs : [show]).map(({ title }, place) => html`${place > 0 && ' and '}<b class="sv-word">${title}</b>`)}</p>
   <${Button} words=${compare ? 'Open them again' : 'Show it again'} onClick=${again} /></div>`;
 
 /** @param {{ lesson: LessonPanel, stage: Stage, say: (words: string) => void }} props */

@@ -4,6 +4,7 @@ import { markFrame } from '../core/address.js';
 import { element } from '../core/element.js';
 import { bringPlotly } from '../core/figure.js';
 import { loadScript, unpack } from '../core/files.js';
+import { bringLanguage } from '../core/language.js';
 
 export const fileText = (id) => document.getElementById(id)?.textContent;
 
@@ -44,9 +45,12 @@ export function presentable(button) {
 }
 
 // Before anything is shown: where plotly lies, the theme. Then `show`, which may take a while.
-// unreadable: where it is said that the browser is too old.
-export async function openFile(unreadable, show) {
+// unreadable: where it is said that the browser is too old; bringWords: resolves to what lies under the id of a language's
+// sentences, where the page has them.
+/** @param {HTMLElement} unreadable @param {() => Promise<void>} show @param {(id: string) => Promise<string> | string} [bringWords] */
+export async function openFile(unreadable, show, bringWords) {
   if (fileText('sv-plotly')) bringPlotly(unpackPlotly);
+  if (bringWords) bringLanguage((name) => bringWords(`sv-words-${name}`));
   markFrame();
   theme(document.getElementById('sv-theme'));
   try { await show(); } catch (error) {

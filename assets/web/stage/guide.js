@@ -1,6 +1,8 @@
 // guide.js: the help beside the page: the marks, a row of the lanes, the bars of one token, the keys, and the documents.
 // Its pictures are the stage's own parts, made of the same classes; its words on marks, bars and keys are the stage's.
+import { VERBATIM } from '../core/element.js';
 import { html } from '../core/html.js';
+import { chooseLanguage, chosenLanguage, LANGUAGES } from '../core/language.js';
 import { render, useLayoutEffect, useRef } from '../vendor/preact_htm.js';
 import { drawCell } from './lanes.js';
 
@@ -11,6 +13,7 @@ const CELLS = [
   [{ status: 'ignored', text: '␣ran' }, 'It stands behind a rejected token, so nobody judged it.'],
   [{ status: 'resampled', text: '␣fox' }, 'The last cell of a row is the target\'s own token. Here it takes the place of the rejected one.'],
 ];
+const CHOICES = { '': 'as in the browser', en: 'English', ...LANGUAGES };
 const DOCUMENTS = { 'pages.md': 'The pages and their controls', 'methods.md': 'Methods and rules', 'teaching.md': 'Teach a class', 'README.md': 'All documents, and a list of words' };
 
 // What the stage has already: it is drawn once more, as it is.
@@ -33,6 +36,8 @@ const Guide = () => html`<h2>Help</h2>
   <h3>A row of the lanes is one step</h3><ul class="sv-guide-cells">${CELLS.map(([cell, words]) => html`<li><${Cell} cell=${cell} /><p>${words}</p></li>`)}</ul>
   <h3>How one token is judged</h3><${Again} of=".sv-welcome-probabilities > :not(h2)" />
   <h3>Keys on the stage</h3><${Again} of=".sv-keys > p" />
+  <h3>Language</h3><p><select aria-label="Language" onChange=${({ target }) => chooseLanguage(target.value)}>${Object.entries(CHOICES).map(([name, words]) => html`
+    <option value=${name} selected=${name === chosenLanguage()} ...${name ? VERBATIM : {}}>${words}</option>`)}</select></p>
   <h3>Documents</h3><ul class="sv-guide-documents">${Object.entries(DOCUMENTS).map(([file, words]) => html`<li><a href="specviz/docs/${file}" target="_blank" rel="noopener">${words}</a></li>`)}</ul>`;
 
 // It is drawn when it is first opened: by then the stage has its words.

@@ -6,6 +6,7 @@ import { element, sentence, verbatim } from '../core/element.js';
 const PATIENCE = 30000;                             // milliseconds until Measure may be pressed again where nothing comes back
 /** @type {SpeedWords} */
 const UNMEASURED = { value: '', words: 'not measured yet', note: '', can_measure: false, progress: null };
+const MODELS = ['target', 'draft'];                  // whose names stand on chips
 const LASTING = 1000;                               // milliseconds after which a wait between two steps is told
 
 export class Numbers {
@@ -75,7 +76,8 @@ export class Numbers {
 
   /** @param {ShownStep['context'][0]} part */
   chip([role, words]) {
-    const made = verbatim('span', `sv-chip sv-chip-${role}`, words);
+    const made = element('span', `sv-chip sv-chip-${role}`, MODELS.includes(role) ? '' : words);
+    if (!made.textContent) made.append(element('span', '', role), ' ', verbatim('span', '', words));
     made.title = words;
     return made;
   }
@@ -164,7 +166,7 @@ export class Numbers {
     this.table.replaceChildren(...this.hub.head.metrics.map(([label, formula, also], place) => {
       const row = element('tr'), name = element('th', '', label);
       name.scope = 'row';
-      if (also) name.append(element('span', 'sv-also', also));
+      if (also) name.append(verbatim('span', 'sv-also', also));
       row.append(name, verbatim('td', '', this.hub.numbers[place]), verbatim('td', 'sv-formula', formula));
       return row;
     }));

@@ -111,7 +111,7 @@ export function Beats({ told, at, hasFallen, said, hands, turn, does }) {
   const mark = (each, place) => html`<button type="button" class="sv-beat-mark" aria-label="beat ${place + 1} of ${beats.length}"
     aria-current=${place === at ? 'step' : undefined} onClick=${() => does.go(place)} />`;
   return html`<header class="sv-beat-head"><h2>${told.title}</h2>${button('Skip', () => does.close(''))}</header>
-    <p class="sv-beat-question"><span>${told.question}</span><span class="sv-beat-where">How one step works · step ${told.step}</span></p>
+    <p class="sv-beat-question"><span ...${VERBATIM}>${told.question}</span><span class="sv-beat-where">How one step works · step ${told.step}</span></p>
     <p class="sv-beat-text"><span class="sv-prompt" ...${VERBATIM}>${told.before}</span>${accepted.map(({ text }) => written(text, 'accepted'))}${isLast && told.last && written(...told.last)}</p>
     ${isEnd && told.race ? race(told.race, turn) : scene(told, moment)}
     ${beat.numbers && numbers(beat.numbers)}

@@ -17,6 +17,7 @@ from specviz.views.compare.side_by_side_player import side_by_side_block
 from specviz.views.document import REPORT_HTML, document, stage_template
 from specviz.views.explore.feed import Feed
 from specviz.views.explore.run_file import packed_run
+from specviz.views.languages import packed_languages
 from specviz.views.learn.lesson import SHIPPED, LessonPanel, lesson_props
 from specviz.views.learn.plan import NONE_YET, PREDICT, plan
 from specviz.views.learn.predict import predict_block
@@ -48,7 +49,7 @@ class SiteContent(PageRecord):
 def lesson_page() -> str:
     """The whole HTML page. Raises SpecvizError where the lessons cannot be read, or where there are none."""
     content = SiteContent(lesson_panels(), {"learn": learn_page()}, runs=(), pairs=())
-    data = {"sv-data": pack(content)}
+    data = {"sv-data": pack(content), **packed_languages()}
     for lesson in _known_lessons().values():
         for name in lesson.runs():
             key = f"sv-run-{name}"

@@ -1,0 +1,32 @@
+"""The page's languages: a table of sentences for each, by their English words (core/language.js looks them up)."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+
+from specviz.settings import assets_dir
+from specviz.views.blocks import pack
+
+ROOMS_OF_A_RUN = ("stage",)
+"""The rooms of a table that the page of one run needs."""
+
+
+@cache
+def languages() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    """Every language but English by its code, as "de": its tables by the room of the page.
+
+    A table maps an English sentence to the other language's. "{name}" stands for what changes, "<>" for an element
+    inside the sentence. What a table lacks stays English.
+    """
+    paths = sorted((assets_dir() / "words").glob("*.json"))
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in paths}
+
+
+@cache
+def packed_languages(rooms: tuple[str, ...] = ()) -> Mapping[str, str]:
+    """The tables as data of a page that asks no server, by id. rooms: those that it needs; none: all."""
+    data = {}
+    for language, tables in languages().items():
+        needed = {name: table for name, table in tables.items() if not rooms or name in rooms}
+        data[f"sv-words-{language}"] = pack(needed)
+    return data
