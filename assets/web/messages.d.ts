@@ -201,7 +201,7 @@ export interface GuessedToken {
   q: number;
   p?: number;
   draw?: number;
-  u?: string;
+  fell?: string;
   longer?: boolean;
 }
 
@@ -622,6 +622,7 @@ export interface RaceToAlone {
   tokens: Array<[string, "accepted" | "bonus" | "plain" | "resampled", number, number]>;
   here: string;
   alone: string;
+  words: string;
 }
 
 /** A recorded run that a lesson shows. */

@@ -47,7 +47,6 @@ PAGES = {"explore": "Explore", "compare": "Compare", "check": "Check", "learn": 
 Calls = Sequence[Callable[..., object]]
 SCRIPT = "specviz/web/specviz.js"
 """The address of the browser's half: beside the page, wherever that lies, as every address that the page asks for."""
-HEAD = f'<script src="{SCRIPT}"></script>'
 
 MOST_NEW_TOKENS = 2048
 DECIMAL_STEPS = (1.0, 0.5, 0.1, 0.05, 0.01, 0.005, 0.001)
@@ -97,7 +96,6 @@ def _html(
         js_on_load=script,
         server_functions=[_in_builtins(call) for call in calls],
         elem_id=name,
-        head=HEAD,
         apply_default_css=False,
     )
 

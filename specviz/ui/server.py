@@ -36,7 +36,7 @@ from specviz.ui.components import SCRIPT, theme
 from specviz.ui.events import FAILED
 from specviz.ui.gate import UPLOAD, Gate
 from specviz.ui.registry import Registry
-from specviz.ui.under_path import RelativePage, UnderPath, is_whole_address, web_address
+from specviz.ui.under_path import EditedPage, UnderPath, is_whole_address, web_address
 from specviz.ui.uploads import upload
 from specviz.ui.view import View
 from specviz.ui.visitors import Visitors
@@ -232,15 +232,13 @@ def _middleware(hosts: Iterable[str], head: str, root_path: str) -> list[Middlew
     own = settings()
     names = [name.lower() for name in (*hosts, own.space_host, socket.gethostname()) if name]
     visitors = Visitors(is_proxied=own.space is not None)
-    layers = [
+    return [
         Middleware(UnderPath, root_path=root_path),
         Middleware(PackedPage),
         Middleware(SecurityHeaders, head=head),
         Middleware(Gate, visitors=visitors, hosts=frozenset(names), has_tools=own.mcp),
+        Middleware(EditedPage, script=SCRIPT, is_relative=not is_whole_address(root_path)),
     ]
-    if not is_whole_address(root_path):
-        layers.append(Middleware(RelativePage))
-    return layers
 
 
 def _answer_failure(request: Request, error: Exception) -> Response:

@@ -65,21 +65,25 @@ class UnderPath:
         await self.app(scope, receive, send)
 
 
-class RelativePage:
-    """Pure ASGI middleware: the page asks for everything beside itself, whatever it is called from outside."""
+class EditedPage:
+    """Pure ASGI middleware: Gradio's page, which runs our script before it draws anything."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, script: str, *, is_relative: bool) -> None:
+        """Stores what the page needs. script: its address; is_relative: the page asks for everything beside itself,
+        whatever it is called from outside."""
         self.app = app
+        self._script = f'<script defer src="{script}"></script>'.encode()
+        self._is_relative = is_relative
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         held: list[Message] = []  # the page's start, which tells its length
 
-        async def relative(message: Message) -> None:
+        async def edited(message: Message) -> None:
             if message["type"] == "http.response.start":
                 held.append(message)
                 return
             if held:
-                message = {**message, "body": _beside_itself(message["body"])}
+                message = {**message, "body": self._edit(message["body"])}
                 start = held.pop()
                 length = str(len(message["body"])).encode()
                 headers = [
@@ -90,7 +94,11 @@ class RelativePage:
             await send(message)
 
         is_page = scope["type"] == "http" and scope["path"] == "/"
-        await self.app(scope, receive, relative if is_page else send)
+        await self.app(scope, receive, edited if is_page else send)
+
+    def _edit(self, page: bytes) -> bytes:
+        page = page.replace(b"<head>", b"<head>" + self._script, 1)
+        return _beside_itself(page) if self._is_relative else page
 
 
 def _beside_itself(page: bytes) -> bytes:

@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.opening import opening, telling_step
 from tests.browser.access import serious
+from tests.browser.counter import WATCH_SHIFTS, seen, shifts
 from tests.browser.windows import PHONE
 from tests.helpers import tiny_server as pages
 from tests.helpers.messages import as_json
@@ -47,6 +48,20 @@ def test_nothing_runs_before_the_last_beat_which_starts_a_run(told, app):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("locale", ["en-US", "de-DE"])
+@pytest.mark.parametrize("size", [(1024, 768), (1366, 768)])
+def test_the_first_screen_is_short_and_nothing_on_it_jumps(open_page, size, locale):
+    window = {"width": size[0], "height": size[1]}
+    page = open_page(simple=True, scripts=(WATCH_SHIFTS,), viewport=window, locale=locale, fresh=True)
+    page.wait_for_selector(".sv-beat-mark")
+    page.wait_for_timeout(1000)
+    first = seen(page)
+    assert len(first.controls) <= 25, first.controls
+    assert len(first.words) <= 200, first.words
+    assert sum(by for by, _ in shifts(page)) <= 0.02, shifts(page)
+
+
+@pytest.mark.slow
 def test_keys_go_through_it_and_are_not_the_stages_meanwhile(told):
     page = told()
     chosen = page.evaluate("specvizPage.hub().selected()")
@@ -75,7 +90,7 @@ def test_the_question_mark_plays_it_for_the_step_that_is_selected(told):
     page.keyboard.press("Escape")
     page.evaluate("specvizPage.hub().pin(3, specvizPage.hub().steps[3].focus)")
     page.click("[data-do=opening]")
-    expect(page.locator(".sv-beat-where")).to_have_text("How one step works · step 4")
+    expect(page.locator(".sv-beat-where")).to_have_text("How one step works · step 4 of the run")
     page.keyboard.press("ArrowRight")
     expect(page.locator(SENTENCE)).to_have_text(as_json(opening(TRACE, 3))["beats"][1]["sentence"])
 

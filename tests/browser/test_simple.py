@@ -113,7 +113,8 @@ def test_what_a_link_asks_for_comes_into_sight(open_page, app, changes, is_simpl
 
 @pytest.mark.slow
 def test_a_lesson_has_all_controls_and_gives_them_back(open_page):
-    page = open_page("#lesson=why-slow", simple=True)
+    page = open_page(simple=True)
+    page.evaluate("location.hash = 'lesson=why-slow'")
     page.wait_for_selector(".sv-lesson:not([hidden])")
     expect_simple(page, False)
     page.click(".sv-lesson-close")

@@ -1,5 +1,6 @@
 """The opening of any step: what it says and shows is what the trace recorded."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -77,6 +78,19 @@ def test_both_bars_and_the_draw_are_in_proportion_to_what_was_recorded(every):
     assert seen > 500
 
 
+def test_what_is_said_of_a_draw_is_what_the_bars_show(every):
+    for step, shown in every:
+        for token, bars in zip(step.draft, shown["tokens"], strict=False):
+            if "fell" not in bars or step.is_tree:
+                continue
+            u, chance, verdict = re.fullmatch(
+                r".* at (\S+)\s% of .* to (?:\S+ = )?[<>]?(\S+)\s%: (\w+)\.", bars["fell"]
+            ).groups()
+            assert float(u) == pytest.approx(100 * token.u, abs=0.51)
+            assert float(chance) == pytest.approx(100 * token.accept_prob, abs=0.51)
+            assert (float(u) < float(chance)) == (verdict == "accepted") == (token.status == "accepted")
+
+
 def test_no_bar_is_longer_than_its_axis(every):
     for _, shown in every:
         for token in shown["tokens"]:
@@ -110,7 +124,7 @@ def test_without_a_rejection_the_opening_says_so_and_shows_no_shares(every):
 
 def test_only_a_lossless_step_promises_the_same_text(every):
     for step, shown in every:
-        promise = "exactly as if the target had written alone"
+        promise = "exactly as often as if the target had written alone"
         assert (promise in shown["beats"]["point"]["sentence"]) == step.settings.lossless
         may_draft = step.settings.method != "none"
         assert ("Same text, fewer passes" in shown["title"]) == (step.settings.lossless and may_draft)

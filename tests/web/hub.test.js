@@ -108,6 +108,25 @@ test('the first rejection is pinned without a click, and only the first', () => 
   assert.equal(hub.pinned, null);
 });
 
+/** @type {RunMessage['end']} */
+const ENDED = { reason: 'eos', words: 'done', next: [{ does: 'pin', words: ['Why was ', 'it', ' rejected?'], at: { step: 5, ref: '1' } }] };
+
+/** @type {[(hub: Hub) => void, RunMessage['end']['next'][0]['at']][]} */
+const DONE_BEFORE = [[() => {}, { step: 5, ref: '1' }], [(hub) => hub.pin(2, '0'), { step: 2, ref: '0' }], [(hub) => hub.release(), null], [(hub) => hub.seek(4), { step: 3, ref: '1' }]];
+
+test('a run that was watched to its end explains the rejection that tells most, unless a person chose a token', () => {
+  for (const [act, place] of DONE_BEFORE) {
+    const { hub } = started();
+    hub.take(part(0, 7));
+    act(hub);
+    hub.take(part(7, 7, { total: 7, state: { ...STATE, name: 'finished' }, end: ENDED }));
+    assert.deepEqual(hub.pinned, place);
+  }
+  const { hub } = started();
+  hub.take(whole(7, { end: ENDED }));
+  assert.deepEqual(hub.pinned, { step: 3, ref: '1' }, 'a recorded run is as it was found');
+});
+
 test('hovering looks, and leaving returns to the pin', () => {
   const { hub } = started();
   hub.take(whole());

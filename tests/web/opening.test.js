@@ -10,8 +10,8 @@ import { html, render } from '../../assets/web/vendor/preact_htm.js';
 const TOLD = {
   step: 3, title: 'A small model guesses.', question: 'Why?', before: 'Because', drafter: ['draft model', 'small'], target: ['target model', 'large'],
   tokens: [
-    { text: '␣so', status: 'accepted', draft: '50 %', target: '70 %', q: 50, p: 70, draw: 12.5, u: '0.25' },
-    { text: '␣they', status: 'rejected', draft: '40 %', target: '25 %', q: 40, p: 25, draw: 32.6, u: '0.82' },
+    { text: '␣so', status: 'accepted', draft: '50 %', target: '70 %', q: 50, p: 70, draw: 12.5, fell: 'It falls at 25 %.' },
+    { text: '␣they', status: 'rejected', draft: '40 %', target: '25 %', q: 40, p: 25, draw: 32.6, fell: 'It falls at 82 %: rejected.' },
     { text: '␣saw', status: 'ignored', draft: '9 %', target: '', q: 9 },
   ],
   last: ['␣<b>', 'resampled'],
@@ -22,7 +22,7 @@ const TOLD = {
     { name: 'last', sentence: 'Resampled.', settled: 3, clocks: [], shares: [['␣went', 100, '73 %', false], ['␣<b>', 9.5, '7 %', true]] },
     { name: 'point', sentence: 'Two for one.', settled: 3, clocks: [], numbers: [['2.78', 'tokens per target call']] },
   ],
-  race: { tokens: [['Because', 'accepted', 10.5, 60.5], [' <b>', 'resampled', 10.5, 121]], here: '0.1 s', alone: '0.9 s' },
+  race: { tokens: [['Because', 'accepted', 10.5, 60.5], [' <b>', 'resampled', 10.5, 121]], here: '0.1 s', alone: '0.9 s', words: 'The first 2 of 9 tokens.' },
   run: 'Run large instead', note: 'small is not here',
 };
 
@@ -49,8 +49,8 @@ test('before the draw falls a guess is asked for and nothing tells the verdict',
 
 test('once it has fallen the draw stands at its place and the guess is told right or wrong', () => {
   const told = (said) => texts(drawn(2, { hasFallen: true, said }).root, '.sv-beat-said')[0];
-  assert.match(told(false), /0\.82: rejected.* right/);
-  assert.match(told(true), /0\.82: rejected.* wrong/);
+  assert.match(told(false), /82 %: rejected.* right/);
+  assert.match(told(true), /82 %: rejected.* wrong/);
   assert.doesNotMatch(told(null), /guessed/);
   assert.equal(all(drawn(2, { hasFallen: true }).root, '.sv-guess-draw')[1].childNodes[0].style.left, '32.6%');
 });
@@ -67,7 +67,7 @@ test('each beat shows its own part, and what a model wrote stays text', () => {
 test('the race shows one text twice, each token when it was there', () => {
   const [alone, here] = all(drawn(4).root, '.sv-race-side');
   assert.deepEqual(texts(drawn(4).root, '.sv-race-side'), ['the target alone 0.9 sBecause <b>', 'with the draft 0.1 sBecause <b>']);
-  const delays = (side) => all(side.childNodes[1], 'span').map((each) => each.style.animationDelay);
+  const delays = (side) => all(side.childNodes[1], 'span').map((each) => each.style.animationDelay).filter(Boolean);
   assert.deepEqual([delays(alone), delays(here)], [['60.5ms', '121ms'], ['10.5ms', '10.5ms']]);
   assert.equal(all(drawn(4, {}, { ...TOLD, race: undefined }).root, '.sv-scene').length, 1, 'without a measured pace the lanes stay');
 });

@@ -17,15 +17,15 @@ const drawn = (view) => {
   return root;
 };
 
-const GUESSED = { text: '␣they', status: 'rejected', draft: '40 %', target: '25 %', q: 40, p: 25, draw: 32.6, u: '0.82' };
+const GUESSED = { text: '␣they', status: 'rejected', draft: '40 %', target: '25 %', q: 40, p: 25, draw: 32.6, fell: 'It falls at 82 %: rejected.' };
 const fallen = (said) => html`<${Beats} told=${{ step: 3, title: '', question: '', before: '', drafter: ['', ''], target: ['', ''], tokens: [GUESSED], beats: [{ name: 'judge', sentence: '', settled: 0, asked: 0, clocks: [] }], run: '', note: '' }} at=${0} hasFallen=${true} said=${said} hands=${[0, 0]} turn=${0} does=${{}} />`;
 const PLACES = [{ accepted: true, bet: '1 of 1' }, { accepted: false, bet: '1 of 2' }];
 const asked = (more) => html`<${Ask} at=${1} places=${PLACES} right=${1} streak=${1} learned=${['You learned.']} ...${more} />`;
 /** @type {[string, VNode, string, string][]} */
 const SAID = [
-  ['a draw that fell, with no guess', fallen(null), '.sv-beat-said', 'The random draw falls at 0.82: rejected.'],
-  ['a right guess', fallen(false), '.sv-beat-said', 'The random draw falls at 0.82: rejected. You guessed right.'],
-  ['a wrong guess', fallen(true), '.sv-beat-said', 'The random draw falls at 0.82: rejected. You guessed wrong.'],
+  ['a draw that fell, with no guess', fallen(null), '.sv-beat-said', 'It falls at 82 %: rejected.'],
+  ['a right guess', fallen(false), '.sv-beat-said', 'It falls at 82 %: rejected. You guessed right.'],
+  ['a wrong guess', fallen(true), '.sv-beat-said', 'It falls at 82 %: rejected. You guessed wrong.'],
   ['the score of the game', asked({ state: 'asked' }), '.sv-predict-score', 'token 2 of 2 · you were right 1 of 1 · in a row 1 · always betting on the likelier side: 1 of 1'],
   ['a wrong guess in the game', asked({ state: 'told', isRight: false }), '.sv-predict-outcome', '× Wrong: it was rejected.'],
   ['the end of the game', asked({ state: 'over' }), '.sv-predict-outcome', 'You were right 1 of 2 times. You learned.'],

@@ -79,7 +79,7 @@ export class Hub {
   spot = -1;                                          // the step that was last moved to or pinned
   /** @type {Imagined | null} */
   imagined = null;                                    // what another K would have done with the text
-  #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #opening = 0;
+  #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #firstCut = null; #opening = 0;
   isPresented = false;
   #wasLive = false; #found = 0;                       // found: how many steps a run has that was over when it came
 
@@ -140,6 +140,7 @@ export class Hub {
     if (message.play && before === 0 && added) return this.#replay();
     if (before === 0 && added && !this.#wasLive) this.#found = this.total;
     if (added) this.#follow(added);
+    if (message.end) this.#pinTelling();
     this.emit('info');
     if (message.opening && before === 0 && added) this.emit('opening');
     if (heal && (!whole || this.#lacks())) this.#pull();
@@ -188,10 +189,19 @@ export class Hub {
     for (let index = from; index < to; index += 1) {
       if (this.steps[index].has_rejected) {
         this.#autoPinned = true;
-        this.pinned = { step: index, ref: this.steps[index].focus };
+        this.#firstCut = this.pinned = { step: index, ref: this.steps[index].focus };
         return;
       }
     }
+  }
+
+  // A run that was watched to its end: nobody chose the token that is explained, so it is the one that tells most.
+  #pinTelling() {
+    const telling = this.end.next.find(({ does }) => does === 'pin');
+    if (!telling || !this.#wasLive || !this.following || this.pinned !== this.#firstCut) return;
+    this.pinned = telling.at;
+    this.spot = telling.at.step;
+    this.emit('select', { how: 'found' });
   }
 
   #stopTimer() {

@@ -208,7 +208,12 @@ export function chooseLanguage(name) {
 // bring: resolves to the packed table of a language
 /** @param {(name: string) => Promise<string> | string} bring */
 export async function bringLanguage(bring) {
-  const name = languageOf(navigator.languages, chosenLanguage());
-  document.documentElement.lang = name;             // Gradio says the browser's, also where the page has no table of it
-  if (name !== ENGLISH) speak(JSON.parse(await unpack(await bring(name))));
+  const name = languageOf(navigator.languages, chosenLanguage()), { documentElement: root } = document;
+  // Gradio says the browser's, also where the page has no table of it
+  const keep = () => { if (root.lang !== name) root.lang = name; };
+  new MutationObserver(keep).observe(root, { attributeFilter: ['lang'] });
+  keep();
+  if (name === ENGLISH) return;
+  root.dataset.svSilent = '';
+  try { speak(JSON.parse(await unpack(await bring(name)))); } finally { delete root.dataset.svSilent; }
 }

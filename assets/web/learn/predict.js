@@ -70,8 +70,8 @@ const place = (className, ...inner) => {
 export function Ask({ state, at, places, right, streak, isRight, learned, guess, go, restart }) {
   const wasAccepted = places[at].accepted, done = state === 'told' ? at + 1 : at, last = places[done - 1], isAsked = state === 'asked' || state === 'falling';
   const words = {
-    told: ['', isRight ? '✓ Right' : '× Wrong', `: it was ${wasAccepted ? 'accepted' : 'rejected'}.`],
-    over: ['You were right ', `${right} of ${places.length}`, ' times. ', '', learned[0], ...learned.slice(1)],
+    told: [`${isRight ? '✓ Right' : '× Wrong'}: it was ${wasAccepted ? 'accepted' : 'rejected'}.`],
+    over: ['You were right ', `${right} of ${places.length}`, ` times. ${learned[0]}`, ...learned.slice(1)],
   };
   const score = `token ${at + 1} of ${places.length} · you were right ${right} of ${done}${last ? ` · in a row ${streak} · always betting on the likelier side: ${last.bet}` : ''}`;
   const button = (name, text, press, isShown) => html`<button type="button" class="sv-button ${name}" hidden=${!isShown} disabled=${state === 'falling'} onClick=${press}>${text}</button>`;

@@ -46,6 +46,7 @@ export class Lanes {
     this.isUnseen = false;                             // what is to be revealed waits for a stage that has a height
     this.redraw = framed(() => this.draw());
     this.isImagined = false;
+    this.left = { top: 0, stays: false };              // the run's own lanes while others are imagined
     this.hub.on('reset', () => {
       this.isImagined = false;
       this.clear();
@@ -53,10 +54,11 @@ export class Lanes {
     this.hub.on('imagine', () => {
       const wasImagined = this.isImagined;
       this.isImagined = Boolean(this.hub.imagined);
+      if (this.isImagined && !wasImagined) this.left = { top: this.host.scrollTop, stays: this.stays };
       this.clear();
       this.measure(this.count);
-      if (this.isImagined && !wasImagined) this.host.scrollTop = 0;
-      this.toNewest = this.stays = !this.isImagined;
+      if (this.isImagined !== wasImagined) this.host.scrollTop = this.isImagined ? 0 : this.left.top;
+      this.toNewest = this.stays = !this.isImagined && this.left.stays;
       this.redraw();
     });
     this.hub.on('cursor', ({ to }) => {

@@ -39,7 +39,7 @@ const stateOf = ({ beat, tokens, hasFallen }, place) => {
 // The draft's bar is outlined, the target's solid below it; the random draw is a line through both.
 /** @param {Moment} moment @param {GuessedToken} token @param {number} place */
 function guess(moment, token, place) {
-  const { isRead, from } = moment, { text, draft, target, q, p, draw, u, longer } = token, state = stateOf(moment, place);
+  const { isRead, from } = moment, { text, draft, target, q, p, draw, fell, longer } = token, state = stateOf(moment, place);
   const isSettled = state !== 'drafted' && state !== 'asked', order = place - from;
   return html`<li key=${place} class="sv-guess sv-state-${state} ${isSettled && place >= from ? 'sv-guess-fresh' : ''}" style=${{ '--order': String(order > 0 ? order : 0), '--place': String(place) }}>
     <span class="sv-guess-chip sv-sample sv-is-${isSettled ? state : 'drafted'}">${word(text)}</span>
@@ -47,7 +47,7 @@ function guess(moment, token, place) {
     <span class="sv-guess-bar sv-of-draft"><span style=${{ width: `${q}%` }} /></span>
     ${isRead && p !== undefined && html`<span class="sv-guess-bar sv-of-target"><span style=${{ width: `${p}%` }} /></span>
       <span class="sv-guess-share sv-of-target" ...${VERBATIM}>${target}${longer && ' · enlarged'}</span>`}
-    ${isSettled && draw !== undefined && html`<span class="sv-guess-draw" title=${`the random draw ${u}`}><span style=${{ left: `${draw}%` }} /></span>`}
+    ${isSettled && draw !== undefined && html`<span class="sv-guess-draw" title=${fell}><span style=${{ left: `${draw}%` }} /></span>`}
     <span class="sv-guess-verdict">${isSettled ? labelOf(state) : state === 'asked' ? '?' : ''}</span></li>`;
 }
 
@@ -58,10 +58,10 @@ const shares = (rows) => html`<ul class="sv-beat-distribution">${rows.map(([toke
 
 // The target's own token, and what it was drawn from.
 /** @param {Moment} moment @param {Told['last']} last */
-const ownToken = ({ beat, isLast }, last) => html`<div class="sv-own-token"><span class="sv-own-lead">the target's own token</span>
+const ownToken = ({ beat, isLast }, last) => html`<div class="sv-own-token"><span class="sv-own-lead">then one token of the target's own</span>
   ${isLast && last ? html`<span class="sv-guess-chip sv-sample sv-is-${last[1]} sv-own-new">${word(last[0])}</span><span class="sv-guess-verdict sv-state-${last[1]}">${labelOf(last[1])}</span>`
     : html`<span class="sv-guess-chip sv-own-open">?</span>`}
-  ${beat.shares && html`<span class="sv-own-lead">the shortfall</span>${shares(beat.shares)}`}</div>`;
+  ${beat.shares && html`<span class="sv-own-lead">shares of the shortfall; one is drawn at random</span>${shares(beat.shares)}`}</div>`;
 
 /** @param {Beat['clocks']} clocks */
 const times = (clocks) => html`<dl class="sv-clocks">${clocks.map(([whose, time]) => html`<div><dt>${whose}</dt><dd ...${VERBATIM}>${time}</dd></div>`)}</dl>`;
@@ -79,18 +79,18 @@ function scene({ tokens, last, drafter, target }, moment) {
 
 // The text as it grows here and with the target alone, both at the pace that was recorded.
 /** @param {NonNullable<Told['race']>} race @param {number} turn */
-const race = ({ tokens, here, alone }, turn) => html`<div class="sv-race" key=${turn}>${[['the target alone', alone, 3], ['with the draft', here, 2]].map(([whose, time, at]) => html`
-  <section class="sv-race-side"><h3>${whose} <span ...${VERBATIM}>${time}</span></h3><p ...${VERBATIM}>${tokens.map((token) => html`<span class=${at === 2 ? `sv-race-${token[1]}` : ''} style=${{ animationDelay: `${token[at]}ms` }}>${token[0]}</span>`)}</p></section>`)}</div>`;
+const race = ({ tokens, here, alone, words }, turn) => html`<div class="sv-race" key=${turn}>${[['the target alone', alone, 3], ['with the draft', here, 2]].map(([whose, time, at]) => html`
+  <section class="sv-race-side"><h3>${whose} <span ...${VERBATIM}>${time}</span></h3><p ...${VERBATIM}>${tokens.map((token) => html`<span class=${at === 2 ? `sv-race-${token[1]}` : ''} style=${{ animationDelay: `${token[at]}ms` }}>${token[0]}</span>`)}</p></section>`)}<p class="sv-race-words">${words}</p></div>`;
 
 /** @param {Beat['numbers']} tiles */
 const numbers = (tiles) => html`<dl class="sv-beat-numbers">${tiles.map(([value, words]) => html`<div><dd ...${VERBATIM}>${value}</dd><dt>${words}</dt></div>`)}</dl>`;
 
 // What the draw said of the token that could be guessed, and whether the guess was right.
 /** @param {GuessedToken} token @param {boolean | null} said @param {number[]} hands */
-function verdict({ u, status }, said, hands) {
+function verdict({ fell, status }, said, hands) {
   const told = said === null ? '' : said === (status === 'accepted') ? ' You guessed right.' : ' You guessed wrong.';
   const counted = hands[0] + hands[1] ? ` ${hands[0]} said accepted, ${hands[1]} rejected.` : '';
-  return `The random draw falls at ${u}: ${status}.${told}${counted}`;
+  return `${fell}${told}${counted}`;
 }
 
 // Whether a person may guess at this beat before the draw falls.
@@ -111,7 +111,7 @@ export function Beats({ told, at, hasFallen, said, hands, turn, does }) {
   const mark = (each, place) => html`<button type="button" class="sv-beat-mark" aria-label="beat ${place + 1} of ${beats.length}"
     aria-current=${place === at ? 'step' : undefined} onClick=${() => does.go(place)} />`;
   return html`<header class="sv-beat-head"><h2>${told.title}</h2>${button('Skip', () => does.close(''))}</header>
-    <p class="sv-beat-question"><span ...${VERBATIM}>${told.question}</span><span class="sv-beat-where">How one step works · step ${told.step}</span></p>
+    <p class="sv-beat-question"><span ...${VERBATIM}>${told.question}</span><span class="sv-beat-where">How one step works · step ${told.step} of the run</span></p>
     <p class="sv-beat-text"><span class="sv-prompt" ...${VERBATIM}>${told.before}</span>${accepted.map(({ text }) => written(text, 'accepted'))}${isLast && told.last && written(...told.last)}</p>
     ${isEnd && told.race ? race(told.race, turn) : scene(told, moment)}
     ${beat.numbers && numbers(beat.numbers)}

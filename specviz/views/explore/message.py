@@ -373,7 +373,7 @@ class GuessedToken(PageRecord, kw_only=True):
     q: float  # width of the outlined bar
     p: float | UnsetType = UNSET  # width of the solid bar
     draw: float | UnsetType = UNSET  # where the random draw fell
-    u: str | UnsetType = UNSET
+    fell: str | UnsetType = UNSET  # a sentence on that
     longer: bool | UnsetType = UNSET  # the axis is longer than 100 %, as both are small
 
 
@@ -396,6 +396,7 @@ class RaceToAlone(PageRecord):
     tokens: Sequence[tuple[str, Kind, float, float]]  # text, kind, milliseconds here and alone
     here: str
     alone: str
+    words: str  # what is compared, and how much of the text
 
 
 class Opening(PageRecord, kw_only=True):

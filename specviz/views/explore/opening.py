@@ -19,9 +19,12 @@ from specviz.views.explore.speed import speed_words, two_digits
 from specviz.views.explore.steps import most_telling
 from specviz.views.explore.titles import last_token, telling_rejection
 from specviz.views.words import (
+    PERCENT,
+    divides,
     drafted_nodes,
     label,
     percent,
+    percents,
     prose,
     quote,
     random_draw,
@@ -37,22 +40,25 @@ TITLES = {
 TITLE = "A guess is cheap. The large model checks it."
 TITLE_ALONE = "The large model writes alone: one pass for each token."
 SAME_TEXT = " Same text, fewer passes."
-DRAFT = "{who} writes {count} ahead, {cost} each."
+DRAFT = "{who} guesses {count} (words or parts of words), {cost} each."
 DRAFT_FREE = "{who} proposes {count}. That costs no pass of the target."
 DRAFT_TREE = "{who} writes a tree of {count}. Shown is the branch that the target follows."
-CHECK = "One pass of the target reads {count} at once: {cost}."
-DRAFT_BAR = " The outlined bar is the draft's own probability."
-TARGET_BAR = " The solid bar is the target's own probability."
+CHECK = "The large target model checks {count} at once, in one pass: {cost}."
+DRAFT_BAR = " The outlined bar shows how likely it finds each."
+TARGET_BAR = " The solid bar shows how likely it finds each."
 CHANCE_BAR = " The solid part is the chance to be accepted."
 JUDGE = {
-    "overlap": "A random draw falls on the draft's bar. Where it meets the solid bar, {token} is accepted.",
-    "alone": "A random draw falls on the whole bar. Where it meets the target's solid part, {token} is accepted.",
+    "overlap": "Chance decides, so that no token comes more often than from the target alone. A random draw falls on "
+    "the outlined bar. If it hits the solid bar, {token} is accepted.",
+    "alone": "Chance decides, so that no token comes more often than from the target alone. A random draw falls on "
+    "the whole bar. If it hits the target's solid part, {token} is accepted.",
     "greedy": "At temperature 0 the target accepts only its own most likely token. No random draw is needed.",
     "other": "The rule “{rule}” accepts this token {chance} of the time: the solid part.",
     "no draw": "The rule “{rule}” accepts a token that the target finds likely enough. It draws nothing.",
 }
 REJECT = {
-    "overlap": "{token} is rejected: its draw misses the solid bar. The draft gave it {draft}, the target {target}.",
+    "overlap": "{token} is rejected: its draw misses the solid bar. The draft gave it {draft}, the target only "
+    "{target}.",
     "alone": "{token} is rejected: its draw misses the solid part. The target gave it {target}.",
     "greedy": "{token} is not the target's most likely token. It is rejected.",
     "other": "{token}: the rule “{rule}” rejects it.",
@@ -60,23 +66,35 @@ REJECT = {
 NONE_REJECTED = "Every guess is accepted: {count} of {count}."
 DROPPED = " The guesses after it are dropped: they continue from it."
 RESAMPLED = {
-    "overlap": "The target writes {token} instead. It is drawn from the shortfall: what the target wanted and the "
-    "draft left out.",
-    "alone": "The target writes {token} instead. It is drawn from its probabilities of all other tokens.",
+    "overlap": "The target writes {token} instead. It is drawn at random from the shortfall: the part of the target's "
+    "probabilities that the draft left out.",
+    "alone": "The target writes {token} instead. It is drawn at random from its probabilities of all other tokens.",
     "greedy": "The target writes its own most likely token instead: {token}.",
     "other": "The rule “{rule}” writes {token} instead.",
 }
 BONUS = "The same pass also gives the next token for free: {token}, the bonus."
 PLAIN = "Nothing was drafted here{why}. The target wrote {token} itself: {cost}."
-POINT = "{tokens} for one pass. {why} the text is distributed exactly as if the target had written alone."
+POINT = (
+    "This step: {tokens} for one pass. {why} every text comes out exactly as often as if the target "
+    "had written alone."
+)
 WHY = {
-    "overlap": "What both models agree on and the shortfall add up to the target's own probabilities. So",
+    "overlap": "What both bars share and the shortfall add up to exactly the target's own probabilities. So",
     "greedy": "Each is the target's own most likely token. So",
     "other": "And",
 }
-POINT_LOSSY = "{tokens} for one pass. But this rule is lossy: the text is not distributed as the target's own."
+POINT_LOSSY = (
+    "This step: {tokens} for one pass. But this rule is lossy: the text is not distributed as the "
+    "target's own."
+)
+FELL = "The draw falls at {u} of the outlined bar, and the solid one reaches to {end}: {status}."
+RACED = "One text, at the speeds that were measured without and with the draft: {part} tokens."
 RUN_IT = "Run it yourself"
-DRAFTERS = {"draft": "The draft model", "heads": "The draft head"}
+WHOLE_RUN = {
+    "tokens_per_target_call": "tokens per pass",
+    "acceptance_rate_judged": "acceptance rate",
+}
+DRAFTERS = {"draft": "The small draft model", "heads": "The small draft head"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 MOST_BEFORE = 150  # characters of the question and of the answer so far
 MOST_RACED = 56  # tokens of the race
@@ -191,8 +209,11 @@ class _Beats:
         draw = {}
         if self._draws and token.is_judged:
             u = token.u or 0.0
-            _, u_words = random_draw(token.accept_prob or 0.0, u)
-            draw = {"draw": round(scale * u * drafted, 3), "u": u_words}
+            chance, fell = random_draw(token.accept_prob or 0.0, u)
+            place = f"{100 * float(fell):.{max(0, len(fell) - len('0.00'))}f}{PERCENT}"
+            end = f"{_quotient(token, chance)}{chance}"
+            fell = FELL.format(u=place, end=end, status=token.status)
+            draw = {"draw": round(scale * u * drafted, 3), "fell": fell}
         return GuessedToken(
             text=token_label(token),
             status=token.status,
@@ -322,7 +343,7 @@ class _Beats:
 
     def _point(self) -> str:
         """The sentence on the step's gain, and on the promise for the text."""
-        tokens = _tokens(len(self._step.emitted)).capitalize()
+        tokens = _tokens(len(self._step.emitted))
         if not self._step.settings.lossless:
             return POINT_LOSSY.format(tokens=tokens)
         why = WHY["other"]
@@ -333,11 +354,10 @@ class _Beats:
     def _numbers(self) -> list[tuple[str, str]] | UnsetType:
         """The three numbers of the whole run, each if it is known."""
         numbers = []
-        for name in ("tokens_per_target_call", "acceptance_rate_judged"):
+        for name, words in WHOLE_RUN.items():
             value = self._values[name]
             if value is not None:
-                metric = METRICS[name]
-                numbers.append((metric.spell(value), f"{metric.label}, whole run"))
+                numbers.append((METRICS[name].spell(value), f"{words}, whole run"))
         speed = speed_words(self._counters, recorded=True)
         if speed.value:
             numbers.append((speed.value, speed.words))
@@ -346,10 +366,12 @@ class _Beats:
     def _clocks(self, here_ms: float, num_tokens: int) -> list[tuple[str, str]]:
         """The time of this step so far, and what the target alone takes for the same tokens, where that was
         measured."""
+        if not num_tokens:
+            return [("this step so far", _ms(here_ms))]
         written = _tokens(num_tokens)
-        clocks = [(f"here, {written}", _ms(here_ms))]
+        clocks = [(f"with the draft: {written}", _ms(here_ms))]
         if self._alone_ms is not None:
-            clocks.append((f"alone, {written}", _ms(num_tokens * self._alone_ms)))
+            clocks.append((f"target alone: {written}", _ms(num_tokens * self._alone_ms)))
         return clocks
 
     def _race(self) -> RaceToAlone | UnsetType:
@@ -364,9 +386,10 @@ class _Beats:
                 alone_ms = self._alone_ms * (len(tokens) + 1)
                 token_text = prose(token.text)
                 tokens.append((token_text, token.kind, round(here_ms, 1), round(alone_ms, 1)))
-        tokens = tokens[:MOST_RACED]
-        *_, here, alone = tokens[-1]
-        return RaceToAlone(tokens, _seconds(here), _seconds(alone))
+        shown = tokens[:MOST_RACED]
+        *_, here, alone = shown[-1]
+        part = "all" if len(shown) == len(tokens) else f"the first {len(shown)} of {len(tokens)}"
+        return RaceToAlone(shown, _seconds(here), _seconds(alone), RACED.format(part=part))
 
 
 def question_of(header: Header) -> str:
@@ -389,6 +412,15 @@ def _end_of(text: str) -> str:
 def _quoted(token: DraftToken | EmittedToken) -> str:
     word = quote(token)
     return word if word.startswith("“") else f"“{word}”"
+
+
+def _quotient(token: DraftToken, chance: str) -> str:
+    """How the chance of acceptance follows from the two printed probabilities: "39/63 = "; "" where it does not."""
+    p = token.p_judged or 0.0
+    if not token.q or p >= token.q:
+        return ""
+    target, drafted = percents(p, token.q)
+    return f"{target}/{drafted} = " if divides(target, drafted, chance) else ""
 
 
 def _count(number: int) -> str:
