@@ -11,7 +11,7 @@ const LEFT = '[translate=no], script, noscript, style, template, [role=listbox]'
 const TYPED = 'textarea, option:not([value])';      // their text is a value
 const INLINE = 'a, b, code, em, i, strong';         // what belongs to a sentence also where it begins or ends it
 const ELEMENT = '<>', NAME = /\{(\w+)\}/;
-const BETWEEN_SENTENCES = /(?<=[.?!]) /;
+const SENTENCE_END = /([.?!]) /;
 const MOST_REMEMBERED = 2000;
 
 const isText = (node) => node.nodeType === Node.TEXT_NODE;
@@ -24,6 +24,12 @@ function pattern([english, other]) {
   const parts = english.split(NAME), names = parts.filter((part, at) => at % 2);
   const source = parts.map((part, at) => (at % 2 ? inPlace(part) : literal(part))).join('');
   return { expression: new RegExp(`^${source}$`, 's'), names, other, size: english.replace(NAME, '').length };
+}
+
+function sentencesOf(text) {
+  const parts = text.split(SENTENCE_END), sentences = [];
+  for (let at = 0; at < parts.length; at += 2) sentences.push(parts[at] + (parts[at + 1] ?? ''));
+  return sentences;
 }
 
 // A table of sentences. "{name}" in English is whatever stands there, and comes back where the other language has it;
@@ -56,7 +62,7 @@ export class Words {
 
   // the longest beginning that is there, and what follows it
   bySentence(english) {
-    const sentences = english.split(BETWEEN_SENTENCES);
+    const sentences = sentencesOf(english);
     for (let at = sentences.length - 1; at > 0; at -= 1) {
       const [first, rest] = [sentences.slice(0, at), sentences.slice(at)].map((some) => this.of(some.join(' ')));
       if (first !== null && rest !== null) return `${first} ${rest}`;
