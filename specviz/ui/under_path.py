@@ -1,7 +1,8 @@
 """The page below a path of its host, where a proxy serves it: JupyterHub, nginx and others.
 
 A proxy cuts the path off, or leaves it to the server, which then must know it. The page itself need not: it takes the
-place where the browser has found it for the server's address.
+place where the browser has found it for the server's address. Where Gradio's page is edited for that, it also gets our
+script.
 """
 
 import re

@@ -7,9 +7,6 @@ from functools import cache
 from specviz.settings import assets_dir
 from specviz.views.blocks import pack
 
-ROOMS_OF_A_RUN = ("stage",)
-"""The rooms of a table that the page of one run needs."""
-
 
 @cache
 def languages() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
@@ -23,10 +20,10 @@ def languages() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 @cache
-def packed_languages(rooms: tuple[str, ...] = ()) -> Mapping[str, str]:
-    """The tables as data of a page that asks no server, by id. rooms: those that it needs; none: all."""
+def packed_languages(room: str = "") -> Mapping[str, str]:
+    """The tables as data of a page that asks no server, by id. room: the only one that it needs; "": all."""
     data = {}
     for language, tables in languages().items():
-        needed = {name: table for name, table in tables.items() if not rooms or name in rooms}
+        needed = {room: tables[room]} if room else tables
         data[f"sv-words-{language}"] = pack(needed)
     return data

@@ -86,6 +86,7 @@ def said_by_opening(trace: Trace) -> Iterator[str]:
     for index in range(len(trace.steps)):
         told = opening(trace, index)
         yield from (told.title, told.run)
+        yield from (token.fell for token in told.tokens if token.fell)
         for beat in told.beats:
             yield beat.sentence
             yield from (whose for whose, _ in beat.clocks)

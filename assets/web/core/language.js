@@ -128,27 +128,29 @@ class Speaker {
     const english = parts.map(({ text }) => (text ? this.textIn(text) : ELEMENT)).join('');
     if (!parts.some(({ text }) => text && /\p{L}{2}/u.test(this.textIn(text)))) return element.removeAttribute('lang');
     const whole = english.replace(/[ \n\t]+/g, ' ').trim();
-    const other = this.words.of(whole);
-    if (other === null && this.words.other.has(whole)) return;      // a copy of what was said
-    if (other === null) element.lang = ENGLISH;
-    else element.removeAttribute('lang');
-    this.write(parts.map(({ text }) => text), other === null ? null : other.split(ELEMENT), english);
+    const other = this.words.of(whole), texts = parts.map(({ text }) => text);
+    if (other !== null) {
+      element.removeAttribute('lang');
+      this.sayBetween(texts, `${/^\s*/.exec(english)[0]}${other}${/\s*$/.exec(english)[0]}`.split(ELEMENT));
+    } else if (!this.words.other.has(whole)) {      // else it is a copy of what was said
+      element.lang = ENGLISH;
+      for (const text of texts) if (text) this.say(text, this.textIn(text));
+    }
   }
 
-  // texts: the text nodes of a sentence, with null for each element; said: the sentence between the elements
-  write(texts, said, english) {
-    const pieces = said && [...said];
-    if (pieces) {
-      pieces[0] = /^\s*/.exec(english)[0] + pieces[0];
-      pieces.push(pieces.pop() + /\s*$/.exec(english)[0]);
-    }
+  /** @param {Text} text @param {string} now */
+  say(text, now) {
+    this.keep(text, 'data', this.textIn(text), now);
+    if (text.data !== now) text.data = now;
+  }
+
+  // texts: those of a sentence, with null for each element; pieces: the words before, between and after the elements
+  sayBetween(texts, pieces) {
     for (const text of texts) {
-      if (!text) pieces?.shift();
+      if (!text) pieces.shift();
       else {
-        const own = this.textIn(text), now = pieces ? pieces[0] ?? '' : own;
-        this.keep(text, 'data', own, now);
-        if (text.data !== now) text.data = now;
-        if (pieces) pieces[0] = '';                 // what is left of it stands already
+        this.say(text, pieces[0]);
+        pieces[0] = '';                             // what is left of it stands already
       }
     }
   }

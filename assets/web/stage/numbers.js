@@ -76,8 +76,9 @@ export class Numbers {
 
   /** @param {ShownStep['context'][0]} part */
   chip([role, words]) {
-    const made = element('span', `sv-chip sv-chip-${role}`, MODELS.includes(role) ? '' : words);
-    if (!made.textContent) made.append(element('span', '', role), ' ', verbatim('span', '', words));
+    const made = element('span', `sv-chip sv-chip-${role}`);
+    if (MODELS.includes(role)) made.append(element('span', '', role), ' ', verbatim('span', '', words));
+    else made.textContent = words;
     made.title = words;
     return made;
   }

@@ -5,6 +5,7 @@ from beat to beat and computes nothing.
 """
 
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 
 from msgspec import UNSET, UnsetType
@@ -87,12 +88,13 @@ POINT_LOSSY = (
     "This step: {tokens} for one pass. But this rule is lossy: the text is not distributed as the "
     "target's own."
 )
-FELL = "The draw falls at {u} of the outlined bar, and the solid one reaches to {end}: {status}."
+FELL = "The draw falls at {u} of the outlined bar{end}: {status}."
+END = ", and the solid one reaches to {chance}"
 RACED = "One text, at the speeds that were measured without and with the draft: {part} tokens."
 RUN_IT = "Run it yourself"
 WHOLE_RUN = {
-    "tokens_per_target_call": "tokens per pass",
-    "acceptance_rate_judged": "acceptance rate",
+    "tokens_per_target_call": "tokens per pass, whole run",
+    "acceptance_rate_judged": "acceptance rate, whole run",
 }
 DRAFTERS = {"draft": "The small draft model", "heads": "The small draft head"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -209,11 +211,7 @@ class _Beats:
         draw = {}
         if self._draws and token.is_judged:
             u = token.u or 0.0
-            chance, fell = random_draw(token.accept_prob or 0.0, u)
-            place = f"{100 * float(fell):.{max(0, len(fell) - len('0.00'))}f}{PERCENT}"
-            end = f"{_quotient(token, chance)}{chance}"
-            fell = FELL.format(u=place, end=end, status=token.status)
-            draw = {"draw": round(scale * u * drafted, 3), "fell": fell}
+            draw = {"draw": round(scale * u * drafted, 3), "fell": self._fell(token)}
         return GuessedToken(
             text=token_label(token),
             status=token.status,
@@ -224,6 +222,14 @@ class _Beats:
             **draw,
             **axis,
         )
+
+    def _fell(self, token: DraftToken) -> str:
+        """What the draw said of the token. Under some rules later tokens save it, whatever its own bars show."""
+        chance, u = random_draw(token.accept_prob or 0.0, token.u or 0.0)
+        end = ""
+        if self._judging(token) != "other":
+            end = END.format(chance=_quotient(token, chance))
+        return FELL.format(u=f"{Decimal(u).scaleb(2)}{PERCENT}", end=end, status=token.status)
 
     @property
     def _draws(self) -> bool:
@@ -357,7 +363,7 @@ class _Beats:
         for name, words in WHOLE_RUN.items():
             value = self._values[name]
             if value is not None:
-                numbers.append((METRICS[name].spell(value), f"{words}, whole run"))
+                numbers.append((METRICS[name].spell(value), words))
         speed = speed_words(self._counters, recorded=True)
         if speed.value:
             numbers.append((speed.value, speed.words))
@@ -388,7 +394,7 @@ class _Beats:
                 tokens.append((token_text, token.kind, round(here_ms, 1), round(alone_ms, 1)))
         shown = tokens[:MOST_RACED]
         *_, here, alone = shown[-1]
-        part = "all" if len(shown) == len(tokens) else f"the first {len(shown)} of {len(tokens)}"
+        part = "all" if len(tokens) <= MOST_RACED else f"the first {MOST_RACED} of {len(tokens)}"
         return RaceToAlone(shown, _seconds(here), _seconds(alone), RACED.format(part=part))
 
 
@@ -415,12 +421,12 @@ def _quoted(token: DraftToken | EmittedToken) -> str:
 
 
 def _quotient(token: DraftToken, chance: str) -> str:
-    """How the chance of acceptance follows from the two printed probabilities: "39/63 = "; "" where it does not."""
-    p = token.p_judged or 0.0
-    if not token.q or p >= token.q:
-        return ""
-    target, drafted = percents(p, token.q)
-    return f"{target}/{drafted} = " if divides(target, drafted, chance) else ""
+    """The chance of acceptance behind the two printed probabilities that give it: "39/63 = 62 %"."""
+    if token.q and token.p_judged < token.q:
+        target, drafted = percents(token.p_judged, token.q)
+        if divides(target, drafted, chance):
+            return f"{target}/{drafted} = {chance}"
+    return chance
 
 
 def _count(number: int) -> str:

@@ -20,7 +20,7 @@ from specviz.views.document import document, quiet_json, stage_template
 from specviz.views.explore.every_k import every_k
 from specviz.views.explore.feed import INCOMPLETE, MOST_SENT, Feed
 from specviz.views.explore.message import RunMessage, TokenPlace
-from specviz.views.languages import ROOMS_OF_A_RUN, packed_languages
+from specviz.views.languages import packed_languages
 from specviz.views.words import reveal
 
 RUN = "file"
@@ -73,7 +73,7 @@ def stage_page(
         "sv-about": quiet_json(to_builtins(index)),
         "sv-run": packed,
         "sv-trace": base64.b64encode(zipped).decode("ascii"),
-        **packed_languages(ROOMS_OF_A_RUN),
+        **packed_languages("stage"),
     }
     if trace.footer is not None:
         data["sv-every-k"] = pack(every_k(trace))
