@@ -366,6 +366,48 @@ export interface LinksBlock {
   entries: Array<[string, string]>;
 }
 
+/** What the live page begins with; the weights follow when they are needed. */
+export interface LiveContent {
+  words: LiveWords;
+  tokenizer: Record<string, any>;
+  configs: Record<string, any>;
+}
+
+/** A ready prompt. */
+export interface LivePrompt {
+  title: string;
+  text: string;
+}
+
+/** The parts of a trace of this page that are always the same. */
+export interface LiveTemplate {
+  target: string;
+  eos: number;
+  tokenizer_sha: string;
+  header: Record<string, any>;
+  settings: Record<string, any>;
+}
+
+/** The words of the live page. */
+export interface LiveWords {
+  head: RunHead;
+  code: string;
+  statuses: Record<string, string>;
+  sentences: Record<string, string>;
+  speech: Record<string, string>;
+  cell: Record<string, string>;
+  headlines: Array<[Array<string>, Array<string>]>;
+  promise: string;
+  models: Record<string, string>;
+  drafts: Record<string, string>;
+  prompts: Array<LivePrompt>;
+  changes: Record<string, string>;
+  accepted: string;
+  speed: [string, string];
+  endings: Record<string, string>;
+  template: LiveTemplate;
+}
+
 /** The tokens of a look, column by column: labels, widths in percent of the axis, places on the log axis. */
 export interface LookRows {
   text: Array<string>;

@@ -13,7 +13,7 @@ from pathlib import Path
 from specviz.settings import assets_dir
 
 IMPORT = re.compile(r"^import \{([^{}]*)\} from '(\.[^']*)';\n", re.MULTILINE)
-EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function)\s+(\w+))", re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function\*?)\s+(\w+))", re.MULTILINE)
 EXPORTS_AT_THE_END = re.compile(r"\bexport\s*\{([^{}]*)\};?\s*\Z")  # as minified code has them
 COMMENT = re.compile(r"^ *(?:// .*|/\*\*(?:(?!\*/)[\s\S])*\*/)\n", re.MULTILINE)
 """A comment on lines of its own: it is for a reader or for the types' checker, and no page needs it."""

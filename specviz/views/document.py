@@ -30,6 +30,8 @@ from specviz.views.palette import palette, palette_css
 NOTHING_ELSE = "default-src 'none'; img-src data: blob:; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'"
 BESIDE = "'self' file:"
 """The sources in a folder's policy: the files beside the page, also when it was opened from disk."""
+COMPUTES = " 'wasm-unsafe-eval'; worker-src blob:"
+"""The end of the policy of a page with the engine in it: WebAssembly, and a worker whose code lies in the page."""
 REPORT_HTML = (
     '<div class="sv-report"><div class="sv-report-body"></div>'
     '<p class="sv-live sv-hidden" aria-live="polite"></p></div>'
@@ -66,12 +68,18 @@ def page(title: str, sections: Sequence[PageSection]) -> str:
 
 
 def document(
-    title: str, body: str, *, entry: str, data: Mapping[str, str], has_charts: bool
+    title: str,
+    body: str,
+    *,
+    entry: str,
+    data: Mapping[str, str],
+    has_charts: bool,
+    computes: bool = False,
 ) -> str:
     """A whole HTML page that runs this module of assets/web.
 
     body: our own markup, with every text from outside escaped. data: id -> text without "<", stored in the page beside
-    "sv-palette" and, with has_charts, "sv-plotly".
+    "sv-palette" and, with has_charts, "sv-plotly". computes: whether the page runs the engine of assets/web/live.
     """
     code = bundle(web_file(entry))
     allowed = script_hash(code.script)
@@ -79,26 +87,37 @@ def document(
     if has_charts:
         texts["sv-plotly"], plotly_hash = _plotly()
         allowed += f" {plotly_hash}"
+    if computes:
+        allowed += COMPUTES
     sheet = f"<style>{code.sheet}</style>"
     script = f"<script>{code.script}</script>"
     return _html(title, body, f"{NOTHING_ELSE}; script-src {allowed}", texts, sheet, script)
 
 
-def folder(title: str, body: str, *, entry: str, data: Mapping[str, str]) -> dict[str, str]:
+def folder(
+    title: str,
+    body: str,
+    *,
+    entry: str,
+    data: Mapping[str, str],
+    has_charts: bool = True,
+    computes: bool = False,
+) -> dict[str, str]:
     """The page as files that lie side by side, by path: index.html, its code and sheet, plotly, and the data.
 
     Each text of `data` is a script that runs when it is needed: a page that was opened from disk may read no file.
     """
     code = bundle(web_file(entry))
-    policy = f"{NOTHING_ELSE} {BESIDE}; script-src {BESIDE}"
+    policy = f"{NOTHING_ELSE} {BESIDE}; script-src {BESIDE}{COMPUTES if computes else ''}"
     sheet = '<link rel="stylesheet" href="site.css">'
     script = '<script src="site.js"></script>'
     files = {
         "index.html": _html(title, body, policy, {}, sheet, script),
         "site.css": code.sheet,
         "site.js": code.script,
-        "plotly.min.js": plotly_js(),
     }
+    if has_charts:
+        files["plotly.min.js"] = plotly_js()
     for name, text in data.items():
         files[f"data/{name}.js"] = as_script(text)
     return files

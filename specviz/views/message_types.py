@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from specviz.views import site
+from specviz.views import live, site
 from specviz.views.blocks import PageBlock, PageControl, PageRecord
 from specviz.views.compare import side_by_side_player
 from specviz.views.explore import panels, run_file
@@ -16,7 +16,7 @@ from specviz.views.explore.message import DraftPart
 from specviz.views.learn import draft_game, predict
 from specviz.views.learn.plan import PlanEntry
 
-MODULES = (panels, run_file, side_by_side_player, draft_game, predict, site)
+MODULES = (panels, run_file, side_by_side_player, draft_game, predict, site, live)
 """The modules that define records, each with those that it imports."""
 FAMILIES = (PageBlock, PageControl, DraftPart, PlanEntry)
 """The records that stand for any of their kinds."""

@@ -64,6 +64,15 @@ ENDINGS = {
     "stopped": "stopped",
     "error": "ended by an error",
 }
+SPEECH = {  # one step for a screen reader, in parts
+    "step": "Step {number}: ",
+    "nothing": "nothing drafted",
+    "some": "{accepted} of {drafted} accepted",
+    "rejected": ", {tokens} rejected",
+    "resampled": ", resampled {tokens}",
+    "bonus": ", bonus {tokens}",
+    "plain": ", target wrote {tokens}",
+}
 TITLES = {"method": METHODS, "rule": FACTS}
 Sentence = list[str]
 
@@ -273,11 +282,10 @@ def title_of(name: str, known: Mapping[str, Method | RuleFacts]) -> str:
 
 def speech(step: Step) -> str:
     """One step for a screen reader."""
-    words = f"Step {step.index + 1}: {_draft_speech(step)}"
+    words = SPEECH["step"].format(number=step.index + 1) + _draft_speech(step)
     last = next((token for token in step.emitted if token.node is None), None)
     if last is not None:
-        how = {"resampled": "resampled", "bonus": "bonus", "plain": "target wrote"}[last.kind]
-        words += f", {how} {quote(last)}"
+        words += SPEECH[last.kind].format(tokens=quote(last))
     return f"{words}."
 
 
@@ -288,15 +296,15 @@ def _draft_speech(step: Step) -> str:
         if size := num_refused(step):
             return f"a reasoning step of {size} tokens rejected"
         why = why_nothing(step)
-        return f"nothing drafted, as {why}" if why else "nothing drafted"
+        return SPEECH["nothing"] + (f", as {why}" if why else "")
     num_accepted = sum(token.status == "accepted" for token in step.draft)
     if step.is_tree:
         words = f"a path of {num_accepted} accepted, {num_drafted} drafted"
     else:
-        words = f"{num_accepted} of {num_drafted} accepted"
+        words = SPEECH["some"].format(accepted=num_accepted, drafted=num_drafted)
     rejected = [quote(token) for token in step.draft if token.status == "rejected"]
     if rejected:
-        words += f", {', '.join(rejected[:4])} rejected"
+        words += SPEECH["rejected"].format(tokens=", ".join(rejected[:4]))
     return words
 
 

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
@@ -218,21 +218,13 @@ class Feed:
 
     def _head(self, header: Header) -> RunHead:
         prompt, hidden = _show_prompt(header.prompt)
-        statuses = palette()["statuses"]
-        legend = [(status, word_of(status), statuses[status]["means"]) for status in LEGEND]
-        metric_rows = []
-        for name, metric in METRICS.items():
-            metric_rows.append((metric.label, metric.formula, other_names(name)))
-        return RunHead(
+        return replace(
+            plain_head(METRICS),
             prompt=prompt,
             hidden=hidden,
             is_code=CODE.match(header.prompt.text) is not None,
             recorded=self._recorded,
-            legend=legend,
             figures=self._figures.initial(),
-            metrics=metric_rows,
-            look_numbers=NUMBERS,
-            log_ticks=LOG_TICKS,
         )
 
     def _end(self) -> RunEnd:
@@ -270,6 +262,24 @@ class Feed:
         return (
             f"{words} · {self._counters.num_emitted:,} tokens in {self._counters.num_steps:,} steps"
         )
+
+
+def plain_head(names: Iterable[str]) -> RunHead:
+    """A head without a prompt, a recording or charts. names: of METRICS."""
+    statuses = palette()["statuses"]
+    metric_rows = []
+    for name in names:
+        metric_rows.append((METRICS[name].label, METRICS[name].formula, other_names(name)))
+    return RunHead(
+        prompt=(),
+        is_code=False,
+        recorded=False,
+        legend=[(status, word_of(status), statuses[status]["means"]) for status in LEGEND],
+        figures={},
+        metrics=metric_rows,
+        look_numbers=NUMBERS,
+        log_ticks=LOG_TICKS,
+    )
 
 
 def show_state(
@@ -342,10 +352,10 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     settings = step.settings
     target = models.target if models else None
     draft = models.draft_model if models else None
-    words = [("lossy" if lossy else "exact", _promise(settings, lossy or rounding))]
-    words.append(("target", _model(settings.target, target)))
+    words = [("lossy" if lossy else "exact", promise(settings, lossy or rounding))]
+    words.append(("target", model_words(settings.target, target)))
     if settings.draft_model:
-        words.append(("draft", _model(settings.draft_model, draft)))
+        words.append(("draft", model_words(settings.draft_model, draft)))
     if not facts_of(settings.method).is_plain:
         words.append(("method", title_of(settings.method, METHODS)))
     sampling = [f"temperature {settings.temperature:g}"]
@@ -375,14 +385,14 @@ def _unused(models: Models | None) -> list[tuple[str, str]]:
     return sentences
 
 
-def _promise(settings: Settings, caveat: str) -> str:
+def promise(settings: Settings, caveat: str) -> str:
     """ "exact", or the `caveat` in its place, or "lossy"; and the rule that judges tokens from here on."""
-    promise = (caveat or "exact") if settings.lossless else "lossy"
+    words = (caveat or "exact") if settings.lossless else "lossy"
     is_judged = settings.rule is not None and settings.drafts
-    return f"{promise} · {title_of(settings.rule, FACTS)}" if is_judged else promise
+    return f"{words} · {title_of(settings.rule, FACTS)}" if is_judged else words
 
 
-def _model(name: str, info: ModelInfo | None) -> str:
+def model_words(name: str, info: ModelInfo | None) -> str:
     """A model's name, its size if that is known, and how its weights are stored if that is unusual."""
     if info is None or not info.num_parameters or info.name != name:
         return label(name)

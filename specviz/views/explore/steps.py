@@ -31,6 +31,11 @@ MOST_CELLS = 32
 ACCEPTED = METRICS["acceptance_rate_judged"].label
 ACCEPTED_OF_TREES = f"{ACCEPTED}, siblings included"
 ACCEPTED_WHOLE = "reasoning steps accepted"
+SPOKEN_CELL = {  # a cell for a screen reader, in parts
+    "token": "{text}, {status}",
+    "behind the end": ", after the end of the text",
+    "drawn": ": {test} {chance}, draw {u}",
+}
 
 
 def show_step(step: Step, counters: Counters) -> ShownStep:
@@ -103,11 +108,11 @@ def _cell(step: Step, node: int, rule: RuleFacts) -> LaneCell:
     """The cell of a drafted token; `say` is for a screen reader."""
     token = step.draft[node]
     text = token_label(token)
-    say = f"{text}, {word_of(token.status)}"
+    say = SPOKEN_CELL["token"].format(text=text, status=word_of(token.status))
     more = {}
     if end_note(step, node):
         more["behind_end"] = True
-        say += ", after the end of the text"
+        say += SPOKEN_CELL["behind the end"]
     if token.is_judged:
         chance = token.accept_prob or 0.0
         more["fill"] = shorten(100 * chance, 1)
@@ -117,13 +122,13 @@ def _cell(step: Step, node: int, rule: RuleFacts) -> LaneCell:
             test = "stopping test" if rule.judges_block else "chance"
             more["tick"] = shorten(100 * u, 1)
             more["label"] = percent(chance)
-            say += f": {test} {probability}, draw {fell}"
+            say += SPOKEN_CELL["drawn"].format(test=test, chance=probability, u=fell)
     return LaneCell(ref=str(node), status=token.status, text=text, say=say, **more)
 
 
 def _last_cell(last: EmittedToken) -> LaneCell:
     text = token_label(last)
-    say = f"{text}, {word_of(last.kind)}"
+    say = SPOKEN_CELL["token"].format(text=text, status=word_of(last.kind))
     return LaneCell(ref=LAST, status=last.kind, text=text, say=say)
 
 

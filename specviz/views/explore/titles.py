@@ -3,6 +3,7 @@
 A sentence is a list of texts; every second one is a token to set off.
 """
 
+import re
 from collections.abc import Iterable
 
 from specviz.rules.facts import facts_of
@@ -17,13 +18,46 @@ from specviz.views.words import (
     percents,
     quote,
     random_draw,
+    share_words,
     why_nothing,
 )
 
 BOUNDS = {"<": "less", ">": "more"}  # the first character of a percentage that is only a bound
+TO_SET_OFF = re.compile(r"\[(\w+)\]")
 WAITING = "waiting"  # the target still writes its own reasoning step in place of a rejected one
 MOVES_NOTHING = 1e-6  # of the probability: rounding
-GREEDY = "At temperature 0 the target accepts only its most likely token. The draft wrote "
+SENTENCES = {  # parts of them: "{name}" stands for a number, "[name]" for a token to set off
+    "greedy": "At temperature 0 the target accepts only its most likely token. The draft wrote [token], ",
+    "same token": "that token: ",
+    "another token": "another token: ",
+    "gave": "The draft gave [token] {q}\u00a0%",
+    "the target": ", the target ",
+    "always": "{p}\u00a0%: no less, so it is always accepted.",
+    "never": "0\u00a0%: never accepted.",
+    "hardly": f"less than {100 * TINY:g}\u00a0%: accept it {{chance}} of the time.",
+    "less": "only {p}\u00a0%: accept it less than {bound} of the time.",
+    "more": "only {p}\u00a0%: accept it more than {bound} of the time.",
+    "exactly": "only {p}\u00a0%: accept it {p}/{q} = {chance} of the time.",
+    "about": "only {p}\u00a0%: accept it {p}/{q} = about {chance} of the time.",
+    "fell": " The random draw fell at {u}: ",
+    "accepted": "accepted.",
+    "ended": "rejected, and the text ended here.",
+    "replaced": "rejected, resampled as [emitted].",
+    "wrote": "The draft wrote [token]",
+    "at": " at {q}",
+    "behind": ", but it came after [rejected], which was rejected: not judged.",
+    "target gives": " The target gives it {p}.",
+    "dropped": "It is dropped: it continues a text that no longer exists.",
+    "resampled": "After [rejected] was rejected, [token]",
+    "all accepted": "All {number} draft tokens were accepted, so the same pass gives one more for free: [token]",
+    "one accepted": "The draft token was accepted, so the same pass gives one more for free: [token]",
+    "nothing drafted": "Nothing was drafted here: the target wrote [token] itself",
+    "drawn": ", drawn from the target's own probabilities, where it has {share}.",
+    "hatched": "[token] was resampled from the hatched parts; it makes up {share} of them.",
+    "most likely": "[token] is the target's most likely token here.",
+    "behind the end": "The text had already ended, so this token is not part of it.",
+}
+GRADED = "The target graded the whole reasoning step, not single tokens; "
 NO_DRAW = "Typical acceptance looks at the target alone, without a random draw. It finds "
 LOSSY_YET_SAME = "This rule is lossy, but here it changes nothing: the token comes as often as from the target alone."
 LOSSY = "This rule is lossy. Here it moves {moved} of the probability away from the target's (total variation)."
@@ -49,69 +83,66 @@ def telling_rejection(step: Step) -> DraftToken | None:
     return None if has_accepted else rejected
 
 
+def say(template: str, **values: str) -> Sentence:
+    """The sentence of a template, or of several in a row."""
+    parts = TO_SET_OFF.split(template)
+    return [values[part] if at % 2 else part.format(**values) for at, part in enumerate(parts)]
+
+
 def judged_title(step: Step, node: int, emitted: EmittedToken | None) -> Sentence:
     """The sentence under speculative sampling: both probabilities, the chance of acceptance, u, and the verdict."""
     token = step.draft[node]
-    verdict, *replacement = _verdict(token, emitted)
+    verdict, values = _verdict(token, emitted)
     if step.settings.temperature == 0:
-        likely = "that token" if token.status == "accepted" else "another token"
-        return [GREEDY, quote(token), f", {likely}: {verdict}", *replacement]
+        which = "same token" if token.status == "accepted" else "another token"
+        return say(SENTENCES["greedy"] + SENTENCES[which] + verdict, **values)
     p = token.p_judged or 0.0
     chance, u = random_draw(token.accept_prob or 0.0, token.u or 0.0)
-    outcome = f" The random draw fell at {u}: {verdict}"
     siblings = _sibling_words(step, node)
+    target, drafted = percents(p, 1.0 if token.q is None else token.q)
     if token.q is None:
         before = siblings or ", which counts as 100\u00a0%; the target gave it "
-        gave = f"{before}{chance}: accept it that often."
-        return ["The draft proposed ", quote(token), gave + outcome, *replacement]
-    target, drafted = percents(p, token.q)
-    gave = f" {drafted}\u00a0%{siblings or ', the target '}"
-    if p >= token.q:
-        gave += f"{target}\u00a0%: no less, so it is always accepted."
-    elif p == 0:
-        gave += "0\u00a0%: never accepted."
-    elif p < TINY:
-        gave += f"less than {100 * TINY:g}\u00a0%: accept it {chance} of the time."
+        gave = f"The draft proposed [token]{before}{{chance}}: accept it that often."
     else:
-        gave += f"only {target}\u00a0%: {_quotient(target, drafted, chance)}"
-    return ["The draft gave ", quote(token), gave + outcome, *replacement]
+        gave = SENTENCES["gave"] + (siblings or SENTENCES["the target"])
+        if p >= token.q:
+            gave += SENTENCES["always"]
+        elif p < TINY:
+            gave += SENTENCES["hardly" if p else "never"]
+        else:
+            gave += _quotient(target, drafted, chance)
+    values |= {"p": target, "q": drafted, "u": u, "chance": chance, "bound": chance[1:]}
+    return say(gave + SENTENCES["fell"] + verdict, **values)
 
 
 def _quotient(target: str, drafted: str, chance: str) -> str:
-    """The chance of acceptance, and how it follows from the two printed numbers, which are rounded."""
+    """The words for how the chance of acceptance follows from the two printed numbers, which are rounded."""
     if chance[0] in BOUNDS:
-        return f"accept it {BOUNDS[chance[0]]} than {chance[1:]} of the time."
-    roughly = "" if divides(target, drafted, chance) else "about "
-    return f"accept it {target}/{drafted} = {roughly}{chance} of the time."
+        return SENTENCES[BOUNDS[chance[0]]]
+    return SENTENCES["exactly" if divides(target, drafted, chance) else "about"]
 
 
 def rule_title(step: Step, token: DraftToken, emitted: EmittedToken | None = None) -> Sentence:
     """The sentence under any other rule: the chance of acceptance, u if the rule draws one, and the replacement."""
     rule = facts_of(step.settings.rule)
     is_accepted = token.status == "accepted"
+    verdict, values = _verdict(token, emitted)
     if rule.judges_graded:
-        lead = "The target graded the whole reasoning step, not single tokens; "
         outcome = " was accepted with it." if is_accepted else " was rejected."
-        return [lead, quote(token), outcome]
-    if emitted or step.truncated:
-        verdict, *replacement = _verdict(token, emitted)
-    else:
+        return say(f"{GRADED}[token]{outcome}", **values)
+    if not emitted and not step.truncated:
         verdict = f"{token.status}."
-        replacement = []
     if rule.writes_most_likely:
-        enough = " likely enough" if is_accepted else " not likely enough"
-        return [NO_DRAW, quote(token), f"{enough}: {verdict}", *replacement]
+        enough = " likely enough: " if is_accepted else " not likely enough: "
+        return say(f"{NO_DRAW}[token]{enough}{verdict}", **values)
     chance, u = random_draw(token.accept_prob or 0.0, token.u or 0.0)
-    if rule.acceptance:
-        before, after = rule.acceptance
-    else:
-        before = f"The rule “{rule.name.replace('_', ' ')}” accepts "
-        after = " {chance} of the time."
+    before, after = rule.acceptance or ("The rule “{rule}” accepts ", " {chance} of the time.")
     if is_accepted and (token.u or 0.0) >= (token.accept_prob or 0.0):
         # block verification tests later tokens too
         verdict = "not here, but a later test passed, so this token is accepted too."
-    after = after.format(chance=chance, own=percent(chance_accepted(step, token)))
-    return [before, quote(token), f"{after} The random draw fell at {u}: {verdict}", *replacement]
+    own = percent(chance_accepted(step, token))
+    values |= {"rule": rule.name.replace("_", " "), "chance": chance, "own": own, "u": u}
+    return say(f"{before}[token]{after}{SENTENCES['fell']}{verdict}", **values)
 
 
 def chance_accepted(step: Step, token: DraftToken) -> float:
@@ -130,57 +161,47 @@ def chance_accepted(step: Step, token: DraftToken) -> float:
 
 def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
     """Why the token was not judged, and a note on the tokens behind a rejection."""
-    probability = "" if token.q is None else f" at {percent(token.q)}"
-    target = "" if token.p is None else f" The target gives it {percent(token.p)}."
+    values = {"token": quote(token), "q": share_words(token.q), "p": share_words(token.p)}
+    wrote = SENTENCES["wrote"] + (SENTENCES["at"] if token.q is not None else "")
+    gives = SENTENCES["target gives"] if token.p is not None else ""
     node = token.parent
     while node >= 0 and step.draft[node].status != "rejected":
         node = step.draft[node].parent
-    title = ["The draft wrote ", quote(token)]
     if node < 0:
-        title.append(f"{probability}, but the text took another branch: not judged.{target}")
-        return title, []
-    title += [
-        f"{probability}, but it came after ",
-        quote(step.draft[node]),
-        f", which was rejected: not judged.{target}",
-    ]
-    return title, ["It is dropped: it continues a text that no longer exists."]
+        return say(f"{wrote}, but the text took another branch: not judged.{gives}", **values), []
+    values["rejected"] = quote(step.draft[node])
+    return say(wrote + SENTENCES["behind"] + gives, **values), [SENTENCES["dropped"]]
 
 
 def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
     """The last token of the step, and the distribution that it was drawn from, where it has `share`."""
     rule = facts_of(step.settings.rule)
+    values = {"token": quote(last), "share": percent(share)}
     if last.kind == "resampled":
         rejected = last_rejected(step)
-        before = quote(rejected) if rejected else "the draft"
-        source = rule.replaces.format(share=percent(share))
-        return ["After ", before, " was rejected, ", quote(last), source]
-    probabilities = f", drawn from the target's own probabilities, where it has {percent(share)}."
-    if rule.writes_most_likely:
-        probabilities = ", its most likely token."
+        values["rejected"] = quote(rejected) if rejected else "the draft"
+        return say(SENTENCES["resampled"] + rule.replaces, **values)
+    probabilities = ", its most likely token." if rule.writes_most_likely else SENTENCES["drawn"]
     if last.kind == "bonus":
-        return [_bonus_words(step), quote(last), probabilities]
-    if size := num_refused(step):
-        lead = f"The target rejected a reasoning step of {size} tokens. It writes its own, beginning with "
+        values["number"] = str(sum(token.status == "accepted" for token in step.draft))
+        lead = _bonus_words(step)
+    elif size := num_refused(step):
+        lead = f"The target rejected a reasoning step of {size} tokens. It writes its own, beginning with [token]"
     elif rule.judges_graded and step.evidence.get("verdict") == WAITING:
-        lead = "The target rejected a reasoning step and is still writing its own: "
+        lead = "The target rejected a reasoning step and is still writing its own: [token]"
+    elif why := why_nothing(step):
+        lead = f"Nothing was drafted here, as {why}: the target wrote [token] itself"
     else:
-        why = why_nothing(step)
-        reason = f", as {why}" if why else ""
-        lead = f"Nothing was drafted here{reason}: the target wrote "
-        probabilities = f" itself{probabilities}"
-    return [lead, quote(last), probabilities]
+        lead = SENTENCES["nothing drafted"]
+    return say(lead + probabilities, **values)
 
 
 def _bonus_words(step: Step) -> str:
-    """The words before a bonus token."""
-    num_accepted = sum(token.status == "accepted" for token in step.draft)
+    """The words before a bonus token, and the token."""
     if grade_of(step) == KEPT:
-        return f"The target accepted the whole reasoning step of {num_accepted} tokens and adds "
-    drafted = "The draft token was accepted"
-    if num_accepted > 1:
-        drafted = f"All {num_accepted} draft tokens were accepted"
-    return f"{drafted}, so the same pass gives one more for free: "
+        return "The target accepted the whole reasoning step of {number} tokens and adds [token]"
+    num_accepted = sum(token.status == "accepted" for token in step.draft)
+    return SENTENCES["all accepted" if num_accepted > 1 else "one accepted"]
 
 
 def replacement_note(step: Step, token: DraftToken, residual: float | None = None) -> Sentence:
@@ -193,13 +214,11 @@ def replacement_note(step: Step, token: DraftToken, residual: float | None = Non
         if not step.positions:
             return []
         share = next((p for id_, _, p, *_ in step.positions[-1].top if id_ == last.id), 0.0)
-        return ["", quote(last), rule.replaces.format(share=percent(share))]
+        return say(f"[token]{rule.replaces}", token=quote(last), share=percent(share))
     if not residual:
         return []
-    if step.settings.temperature == 0:
-        return ["", quote(last), " is the target's most likely token here."]
-    source = f" was resampled from the hatched parts; it makes up {percent(residual)} of them."
-    return ["", quote(last), source]
+    words = SENTENCES["most likely" if step.settings.temperature == 0 else "hatched"]
+    return say(words, token=quote(last), share=percent(residual))
 
 
 def sibling_note(step: Step, node: int) -> Sentence:
@@ -231,7 +250,7 @@ def end_note(step: Step, node: int) -> Sentence:
     """A note on an accepted token behind the one that ended the text; empty for any other."""
     if step.draft[node].status != "accepted" or node in [token.node for token in step.emitted]:
         return []
-    return ["The text had already ended, so this token is not part of it."]
+    return [SENTENCES["behind the end"]]
 
 
 def join(sentences: Iterable[Sentence]) -> Sentence:
@@ -267,12 +286,13 @@ def _sibling_words(step: Step, node: int) -> str:
     return f"; {guesses} rejected first. From the remaining probability the target gives it "
 
 
-def _verdict(token: DraftToken, emitted: EmittedToken | None) -> Sentence:
-    """Whether the token was accepted; if not, the token that stands in its place."""
+def _verdict(token: DraftToken, emitted: EmittedToken | None) -> tuple[str, dict[str, str]]:
+    """The words for whether the token was accepted, if not with the one in its place; and both tokens, to fill in."""
+    values = {"token": quote(token), "emitted": "" if emitted is None else quote(emitted)}
     if token.status == "accepted":
-        return ["accepted."]
+        return SENTENCES["accepted"], values
     if emitted is None:
-        return ["rejected, and the text ended here."]
+        return SENTENCES["ended"], values
     if emitted.node is None:
-        return ["rejected, resampled as ", quote(emitted), "."]
-    return ["rejected; its sibling ", quote(emitted), " was accepted."]
+        return SENTENCES["replaced"], values
+    return "rejected; its sibling [emitted] was accepted.", values

@@ -1,0 +1,56 @@
+// engine.js: the page's hold on the engine in its worker. It brings the weights that a run needs, and passes on orders and
+// events. The engine's code, the weights and the tokenizer are texts of the page, or of files beside it.
+import { unpack } from '../core/files.js';
+/** @import { Begin, Control, Go, Load, RunOrder, Told } from './worker.js' */
+/** @import { LiveContent } from '../messages.d.ts' */
+
+const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+export class Engine {
+  /** @type {Map<string, Promise<void>>} */
+  #loads = new Map();
+  /** @type {Map<string, (_: unknown) => void>} */
+  #waiting = new Map();
+
+  // bring: resolves to the text under an id. tell: gets what the worker tells of a run.
+  /** @param {LiveContent} content @param {(id: string) => Promise<string>} bring @param {(told: Told) => void} tell */
+  constructor(content, bring, tell) {
+    this.content = content;
+    this.bring = bring;
+    this.tell = tell;
+  }
+
+  async #begin() {
+    const code = JSON.parse(await unpack(await this.bring('sv-live-engine')));
+    this.worker = new Worker(URL.createObjectURL(new Blob([code], { type: 'text/javascript' })));
+    this.worker.addEventListener('message', ({ data }) => this.#hear(data));
+    this.worker.addEventListener('error', ({ message }) => this.tell({ error: message || 'the engine did not start' }));
+    const { tokenizer, words: { template } } = this.content;
+    this.order({ do: 'begin', tokenizer, template });
+  }
+
+  /** @param {Told} told */
+  #hear(told) {
+    if (!('loaded' in told)) return this.tell(told);
+    this.#waiting.get(told.loaded)(told);
+    return this.#waiting.delete(told.loaded);
+  }
+
+  // Resolves once the model is there; each is brought once.
+  /** @param {string} name @returns {Promise<void>} */
+  need(name) {
+    if (!this.#loads.has(name)) this.#loads.set(name, this.#load(name));
+    return this.#loads.get(name);
+  }
+
+  async #load(name) {
+    if (!this.started) this.started = this.#begin();
+    const [text] = await Promise.all([this.bring(`sv-weights-${name}`), this.started]);
+    const files = text.split('\n').map(bytesOf), loaded = new Promise((done) => { this.#waiting.set(name, done); });
+    this.order({ do: 'load', name, config: this.content.configs[name], files }, files.map(({ buffer }) => buffer));
+    await loaded;
+  }
+
+  /** @param {Begin | Load | Control | RunOrder | Go} order @param {Transferable[]} moved */
+  order(order, moved = []) { this.worker.postMessage(order, moved); }
+}

@@ -1,0 +1,161 @@
+// live.js: the live page: a prompt, the settings, and the stage on which the engine's run appears step by step. Settings
+// count from the next step on; a run ends up as a trace that specviz opens.
+import { element, VERBATIM } from '../core/element.js';
+import { saveText, unpack } from '../core/files.js';
+import { html } from '../core/html.js';
+import { mountStage, stageMarkup } from '../stage/stage.js';
+import { render } from '../vendor/preact_htm.js';
+import { Engine } from './engine.js';
+import { Shown } from './shown.js';
+import { asLines } from './trace.js';
+/** @import { Hub } from '../core/hub.js' */
+/** @import { LiveContent, RunState } from '../messages.d.ts' */
+/** @import { Controls } from './run.js' */
+/** @import { Told } from './worker.js' */
+
+const PACES = { slow: 1000, normal: 250, fast: 80, full: 0 };   // milliseconds between two steps
+const FIRST = { k: 4, seed: 0, max_new_tokens: 128, pace: 'normal' }, MOST_TOKENS = 512, MOST_SEED = 4294967295;
+
+/** @typedef {Controls & { prompt: string, seed: number, max_new_tokens: number, pace: string }} Values */
+
+/** @param {RunState['name']} name @param {string} words @returns {RunState} */
+const state = (name, words = name) => ({ name, message: null, ahead: 0, fraction: null, words, progress: null });
+
+class Live {
+  /** @type {Shown | null} */
+  shown = null;
+  /** @type {Record<string, any>[]} */
+  events = [];
+  /** @type {'idle' | 'loading' | 'running' | 'paused'} */
+  doing = 'idle';
+  runs = 0; error = '';
+
+  /** @param {HTMLElement} holder @param {LiveContent} content @param {(id: string) => Promise<string>} bring */
+  constructor(holder, content, bring) {
+    this.words = content.words;
+    this.engine = new Engine(content, bring, (told) => this.hear(told));
+    this.box = element('div', 'sv-report sv-live-bar');
+    const stage = element('div', 'sv-live-stage'), { settings } = this.words.template;
+    stage.append(stageMarkup());
+    stage.querySelector('.sv-charts').remove();
+    holder.append(this.box, stage);
+    /** @type {Values} */
+    this.values = {
+      ...FIRST, prompt: this.words.prompts[0].text, draft_model: Object.keys(this.words.drafts)[0],
+      temperature: settings.temperature, top_k: settings.top_k, top_p: settings.top_p,
+    };
+    /** @type {Hub} */
+    this.hub = mountStage(stage, { source: { start: (take) => { this.take = take; }, pull: async () => null } });
+    this.draw();
+    this.models().catch((error) => this.hear({ error: String(error) }));     // they are likely to be wanted
+  }
+
+  models() { return Promise.all([this.words.template.target, this.values.draft_model].map((name) => this.engine.need(name))); }
+
+  /** @param {Partial<Values>} changes */
+  set(changes) {
+    Object.assign(this.values, changes);
+    if (this.doing !== 'idle') this.control();
+    this.draw();
+  }
+
+  // The models first: a draft that is not there yet is brought while the run goes on with the one before.
+  async control() {
+    const { prompt, seed, max_new_tokens: most, pace, ...controls } = this.values;
+    await this.engine.need(controls.draft_model);
+    if (controls.draft_model === this.values.draft_model) this.engine.order({ do: 'control', controls, pause: PACES[pace] });
+  }
+
+  /** @param {number} steps how many are made before it pauses */
+  async run(steps) {
+    const { prompt, seed, max_new_tokens } = this.values, id = `live-${this.runs += 1}`;
+    this.shown = new Shown(this.words, id);
+    this.events = [];
+    this.be('loading');
+    this.take({ ...this.shown.news(), state: state('loading', 'loading the models'), steps: [] });
+    try {
+      await this.models();
+      await this.control();
+    } catch (error) {
+      return this.hear({ error: String(error) });
+    }
+    if (this.shown.run !== id) return undefined;
+    this.engine.order({ do: 'go', steps });
+    this.engine.order({ do: 'run', id, asked: { prompt, seed, max_new_tokens } });
+    return this.be(steps === Infinity ? 'running' : 'paused');
+  }
+
+  /** @param {Live['doing']} doing */
+  be(doing, error = '') {
+    this.doing = doing;
+    this.error = error;
+    this.draw();
+  }
+
+  go(steps) {
+    if (this.doing === 'idle') return this.run(steps);
+    this.engine.order({ do: 'go', steps });
+    this.be(steps === Infinity ? 'running' : 'paused');
+    return this.take({ ...this.shown.news(), state: state(this.doing === 'running' ? 'running' : 'paused'), steps: [] });
+  }
+
+  /** @param {Told} told */
+  hear(told) {
+    if ('error' in told) {
+      if (this.shown) this.take({ ...this.shown.news(), state: state('finished', told.error), steps: [] });
+      this.be('idle', told.error);
+    } else if ('event' in told && told.id === this.shown.run) this.add(told.event);
+  }
+
+  add(event) {
+    this.events.push(event);
+    const { prompt } = this.events[0], now = state(this.doing === 'paused' ? 'paused' : 'running');
+    if (event.event === 'step') this.take({ ...this.shown.message(/** @type {any} */ (event), { head: this.shown.head(prompt.text) }), state: now });
+    if (event.event !== 'footer') return;
+    this.take({ ...this.shown.end(event.reason, prompt.text), state: state('finished') });
+    this.be('idle');
+  }
+
+  save() { saveText(`specviz-${this.shown.run}.jsonl`, asLines(this.events)); }
+
+  draw() { render(html`<${Bar} live=${this} />`, this.box); }
+}
+
+const Button = ({ words, className = '', ...more }) => html`<button type="button" class="sv-button ${className}" ...${more}>${words}</button>`;
+const Field = ({ words, children }) => html`<label class="sv-live-field"><span>${words}</span>${children}</label>`;
+
+/** @param {{ live: Live, name: keyof Values, words: string, most: number, least?: number, step?: number }} props */
+const Count = ({ live, name, words, most, least = 0, step = 1 }) => html`<${Field} words=${words}><input type="number" value=${live.values[name]} min=${least} max=${most} step=${step}
+  onChange=${({ target }) => live.set({ [name]: target.validity.valid && target.value ? Number(target.value) : live.values[name] })} /></${Field}>`;
+
+/** @param {{ live: Live, name: keyof Values, words: string, options: [string, string][] }} props */
+const Choice = ({ live, name, words, options }) => html`<${Field} words=${words}><select value=${live.values[name]} onChange=${({ target }) => live.set({ [name]: target.value })}>
+  ${options.map(([value, said]) => html`<option value=${value} selected=${value === live.values[name]}>${said}</option>`)}</select></${Field}>`;
+
+// The prompt and its chips, the settings, the buttons.
+/** @param {{ live: Live }} props */
+function Bar({ live }) {
+  const { values, doing, words, error } = live, isIdle = doing === 'idle', isRunning = doing === 'running', mostK = words.headlines.length - 1;
+  return html`<div class="sv-live-ask"><textarea rows="2" aria-label="Prompt" spellcheck=${false} value=${values.prompt} onInput=${({ target }) => live.set({ prompt: target.value })} ...${VERBATIM} />
+      <div class="sv-live-do"><${Button} className="sv-primary" words=${isIdle ? 'Run' : 'Run again'} disabled=${doing === 'loading'} onClick=${() => live.run(Infinity)} />
+        <${Button} words=${isRunning ? 'Pause' : 'Continue'} disabled=${isIdle || doing === 'loading'} onClick=${() => live.go(isRunning ? 0 : Infinity)} />
+        <${Button} words="Step" title="one step, then pause" disabled=${doing === 'loading'} onClick=${() => live.go(1)} /></div></div>
+    <div class="sv-live-prompts" role="group" aria-label="Ready prompts">${words.prompts.map(({ title, text }) => html`
+      <${Button} className="sv-mode" words=${title} aria-pressed=${String(text === values.prompt)} onClick=${() => live.set({ prompt: text })} />`)}</div>
+    <div class="sv-live-settings"><${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${mostK} value=${values.k}
+        onInput=${({ target }) => live.set({ k: Number(target.value) })} /><output ...${VERBATIM}>${values.k}</output></span></${Field}>
+      <${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts)} />
+      <${Count} live=${live} name="temperature" words="Temperature" most=${5} step="any" />
+      <${Choice} live=${live} name="pace" words="Pace" options=${Object.keys(PACES).map((pace) => [pace, pace])} />
+      <details class="sv-live-more"><summary>More</summary><div><${Count} live=${live} name="seed" words="Seed" most=${MOST_SEED} />
+        <${Count} live=${live} name="max_new_tokens" words="New tokens" least=${1} most=${MOST_TOKENS} />
+        <${Count} live=${live} name="top_k" words="Top-k (0: all)" most=${4096} /><${Count} live=${live} name="top_p" words="Top-p (1: all)" most=${1} step="any" />
+        <${Button} words="Save trace" title="this run as a file that specviz opens" disabled=${!live.events.length} onClick=${() => live.save()} /></div></details></div>
+    <p class="sv-live-error" role="alert" hidden=${!error}>${error}</p>`;
+}
+
+// bring: resolves to the text under an id of the page or of a file beside it
+/** @param {HTMLElement} holder @param {(id: string) => Promise<string>} bring */
+export async function mountLive(holder, bring) {
+  return new Live(holder, JSON.parse(await unpack(await bring('sv-live'))), bring);
+}

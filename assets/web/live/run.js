@@ -1,0 +1,51 @@
+// run.js: one run, event by event, as a trace has them. Its settings may change between two steps.
+import { seeded } from './draws.js';
+import { speculate } from './speculate.js';
+import { Recorder } from './trace.js';
+/** @import { LiveTemplate } from '../messages.d.ts' */
+/** @import { Llama } from './forward.js' */
+/** @import { Tokenizer } from './tokenizer.js' */
+
+const CHANGING = ['k', 'temperature', 'top_k', 'top_p', 'draft_model'];
+
+/** @typedef {{ k: number, temperature: number, top_k: number, top_p: number, draft_model: string }} Controls what may change while tokens flow */
+/** @typedef {{ prompt: string, seed: number, max_new_tokens: number }} Asked */
+/** @typedef {{ models: Map<string, Llama>, tokenizer: Tokenizer, template: LiveTemplate, environment: Record<string, string> }} Engine template: what a trace of this page always holds */
+
+// Yields the header, the models in force, the steps, and the footer. `read` gives the controls of the next step, or null to
+// stop; it does not at first. Throws an Error for a prompt that the target cannot read.
+/** @param {Asked} asked @param {() => Controls | null} read @param {Engine} engine @returns {Generator<Record<string, any>>} */
+export function* runEvents(asked, read, { models, tokenizer, template, environment }) {
+  const ids = tokenizer.encode(asked.prompt), target = models.get(template.target);
+  if (!ids.length) throw new Error('the prompt is empty; type at least one word');
+  if (ids.length >= target.contextLimit) throw new Error(`the prompt must have fewer than ${target.contextLimit} tokens, which is what the target reads (got ${ids.length})`);
+  const recorder = new Recorder(tokenizer), draws = seeded(asked.seed), infoOf = (name) => modelInfo(name, models.get(name), template.tokenizer_sha);
+  let controls = read(), before = null, numModels = 0, finish = null, left = performance.now();
+  const plan = () => ({ target, draft: controls.k ? models.get(controls.draft_model) : null, k: controls.k, sampling: samplingOf(controls) });
+  const { draft_model: draft, ...settings } = controls, request = { ...template.header.request, ...asked, ...settings, draft };
+  const prompt = { text: asked.prompt, tokens: ids.map((id) => tokenizer.token(id)) };
+  yield { ...template.header, created: `${new Date().toISOString().slice(0, 19)}Z`, request, environment, prompt };
+  for (const steps = speculate(ids, plan, draws, { maxNewTokens: asked.max_new_tokens, eos: template.eos }); controls && !finish; controls = read()) {
+    if (controls.draft_model !== before?.draft_model) {
+      yield { event: 'models', index: numModels, target: infoOf(template.target), draft_model: infoOf(controls.draft_model) };
+      numModels += 1;
+    }
+    const waited = performance.now() - left, { value: step } = steps.next();
+    if (!step) break;
+    const changed = before ? CHANGING.filter((name) => controls[name] !== before[name]) : [], more = { settings: { ...template.settings, ...controls, target: template.target }, sampling: samplingOf(controls), changed, waited: before ? waited : 0 };
+    const record = recorder.record(step, more);
+    before = { ...controls };
+    finish = step.finish;
+    left = performance.now();
+    yield record;
+  }
+  yield { event: 'footer', reason: finish ?? 'stopped', message: null, baseline: null };
+}
+
+/** @param {Controls} controls */
+const samplingOf = ({ temperature, top_k: topK, top_p: topP }) => ({ temperature, topK, topP });
+
+/** @param {string} name @param {Llama} model @param {string} sha */
+const modelInfo = (name, model, sha) => ({
+  name, revision: null, num_parameters: model.numParameters, dtype: 'float32', device: 'browser', vocab_size: model.vocabSize, context_limit: model.contextLimit, tokenizer_sha: sha,
+});

@@ -1,0 +1,78 @@
+// worker.js: the engine beside the page, so that the page never freezes. It loads models, makes one run at a time, and tells
+// each event; between two steps it hears what the page wants.
+import { Llama } from './forward.js';
+import { runEvents } from './run.js';
+import { Tokenizer } from './tokenizer.js';
+/** @import { Asked, Controls, Engine } from './run.js' */
+
+/** @typedef {{ do: 'load', name: string, config: any, files: Uint8Array[] }} Load */
+/** @typedef {{ do: 'begin', tokenizer: any, template: Engine['template'] }} Begin */
+/** @typedef {{ do: 'run', id: string, asked: Asked }} RunOrder */
+/** @typedef {{ do: 'control', controls: Controls, pause: number }} Control pause: milliseconds between two steps */
+/** @typedef {{ do: 'go', steps: number } | { do: 'stop' }} Go steps: at most so many; 0 pauses */
+/** @typedef {{ loaded: string } | { id: string, event: Record<string, any> } | { id: string, paused: true } | { error: string }} Told */
+
+/** @type {Engine} */
+const engine = { models: new Map(), tokenizer: null, template: null, environment: { browser: navigator.userAgent } };
+/** @type {Controls} */
+let controls, pause = 0, wanted = 0, isStopped = false, number = 0;
+
+/** @param {Told} words */
+const tell = (words) => self.postMessage(words);
+// A turn of the loop in which messages are heard, without the four milliseconds that a timer takes at least.
+const turn = new MessageChannel();
+const breathe = () => new Promise((done) => {
+  turn.port1.onmessage = done;
+  turn.port2.postMessage(null);
+});
+/** @param {number} milliseconds */
+const rest = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
+
+// Waits until a step is wanted; a change of the pace is seen at once.
+async function awaitStep(since) {
+  await breathe();
+  while (!isStopped && (wanted < 1 || performance.now() - since < pause)) await rest(Math.min(20, Math.max(1, pause)));
+}
+
+async function make({ id, asked }) {
+  const mine = number += 1, events = runEvents(asked, () => (isStopped ? null : { ...controls }), engine);
+  let made = performance.now();
+  for (const event of events) {
+    tell({ id, event });
+    if (event.event !== 'step') continue;
+    wanted -= 1;
+    if (wanted < 1) tell({ id, paused: true });
+    await awaitStep(made);
+    if (mine !== number) return;                    // another run has taken its place
+    made = performance.now();
+  }
+}
+
+const ORDERS = {
+  /** @param {Begin} order */
+  begin({ tokenizer, template }) { Object.assign(engine, { tokenizer: new Tokenizer(tokenizer), template }); },
+  /** @param {Load} order */
+  load({ name, config, files }) {
+    const model = new Llama(config, files);
+    engine.models.set(name, model);
+    engine.environment.forward = model.kernel.isFast ? 'WebAssembly' : 'JavaScript';
+    tell({ loaded: name });
+  },
+  /** @param {Control} order */
+  control(order) { ({ controls, pause } = order); },
+  /** @param {RunOrder} order */
+  async run(order) {
+    isStopped = false;
+    await make(order);
+  },
+  go({ steps }) { wanted = steps; },
+  stop() { isStopped = true; },
+};
+
+self.addEventListener('message', async ({ data }) => {
+  try {
+    await ORDERS[data.do](data);
+  } catch (error) {
+    tell({ error: error instanceof Error ? error.message : String(error) });
+  }
+});

@@ -1,0 +1,7 @@
+// live_file.js: the live page in a file of its own, or in a folder: the engine, the models and the stage, without a server.
+import { mountLive } from './live/live.js';
+import { bringText, openFile, presentable } from './share/one_file.js';
+
+const holder = document.getElementById('sv-file');
+presentable(document.getElementById('sv-present'));
+openFile(holder, async () => { await mountLive(holder.querySelector('.sv-live-page'), bringText); }, bringText);
