@@ -4,4 +4,4 @@ import { bringText, openFile, presentable } from './share/one_file.js';
 
 const holder = document.getElementById('sv-file');
 presentable(document.getElementById('sv-present'));
-openFile(holder, async () => { await mountLive(holder.querySelector('.sv-live-page'), bringText); }, bringText);
+openFile(holder, async () => { await mountLive(document.getElementById('live'), bringText); }, bringText);

@@ -403,7 +403,8 @@ export interface LiveWords {
   prompts: Array<LivePrompt>;
   changes: Record<string, string>;
   accepted: string;
-  speed: [string, string];
+  speed: string;
+  passes: string;
   endings: Record<string, string>;
   template: LiveTemplate;
 }
@@ -498,8 +499,9 @@ export interface OtherK {
 /** A part of a section that a person reads. */
 export type PageBlock = BarsBlock | ChartBlock | DetailsBlock | DownloadBlock | DraftGameBlock | DraftGameStageBlock | ExampleBlock | LessonsBlock | LinksBlock | PlacesBlock | PredictBlock | ProgressBlock | SegmentsBlock | SideBySideBlock | TableBlock | TextsBlock | VerdictBlock | WordsBlock;
 
-/** The QR code of the page. */
+/** A QR code by which others open a page of this server. */
 export interface PageCode {
+  words: string;
   address: string;
   picture: string;
 }

@@ -9,6 +9,7 @@ import { recall, remember } from './core/memory.js';
 import { mountLesson } from './learn/lesson.js';
 import { LessonList } from './learn/lesson_list.js';
 import { predict } from './learn/predict.js';
+import { mountLive } from './live/live.js';
 import { lessonOpen, shownAgain } from './learn/progress.js';
 import { Blocks, addKinds } from './reports/blocks.js';
 import { Places } from './reports/places.js';
@@ -156,8 +157,9 @@ class Site {
     this.panel.close();
     if (this.runs.includes(run)) return this.open(run, 'whole', more);
     if (this.pairs.includes(pair)) return compare(pair);
-    const page = Object.keys(this.pages).find((each) => each in more) || (this.runs.length && !('plan' in more) ? 'explore' : 'learn');
+    const page = [...Object.keys(this.pages), 'explore'].find((each) => each in more) || (place('live') && !('plan' in more) ? 'live' : 'learn');
     turnTo(page);
+    if (page === 'live') this.live = this.live || mountLive(place('live'), bringText);
     if (page === 'explore' && !this.hub.run) this.welcome();
   }
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OUT",
         help="all lessons with their runs as one page; without FILE",
     )
+    words = "a page that generates in the browser: a file if OUT ends in .html, else a folder; without FILE"
+    add("--live", type=Path, metavar="OUT", help=words)
     words = "a site that needs no server: runs, lessons, games, races and checks; without FILE"
     add("--site", type=Path, metavar="FOLDER", help=words)
     words = "for --site: leave out the races and checks, which take some minutes of real work"
@@ -56,16 +59,13 @@ def run(options: argparse.Namespace) -> int:
     outputs = {name: out for name, out in named.items() if out is not None}
     if options.site is None and (options.no_checks or options.report):
         raise SpecvizError("--no-checks and --report need --site")
-    if options.lessons is not None or options.site is not None:
-        are_both = options.lessons is not None and options.site is not None
-        if options.file is not None or options.no_charts or outputs or are_both:
-            raise SpecvizError("--lessons and --site stand alone: no FILE and no other output")
-        if options.lessons is not None:
-            from specviz.views.learn.lesson_file import lesson_page  # reads all of the page's code
-
-            options.lessons.write(lesson_page())
-        else:
-            _write_site(options)
+    alone = [name for name in ALONE if getattr(options, name) is not None]
+    if alone:
+        if options.file is not None or options.no_charts or outputs or len(alone) > 1:
+            raise SpecvizError(
+                f"{', '.join(f'--{name}' for name in ALONE)} stand alone: no FILE and no other output"
+            )
+        ALONE[alone[0]](options)
         return 0
     _check(options, outputs)
     trace = exports.find_trace(options.file)
@@ -81,14 +81,26 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _write_lessons(options: argparse.Namespace) -> None:
+    from specviz.views.learn.lesson_file import lesson_page  # reads all of the page's code
+
+    options.lessons.write(lesson_page())
+
+
+def _write_live(options: argparse.Namespace) -> None:
+    from specviz.views.live import live_files, live_page
+
+    if options.live.suffix == ".html" or options.live == Path("-"):
+        output(str(options.live)).write(live_page())
+    else:
+        _check_folder(options.live, "--live")
+        _write_folder(options.live, live_files())
+
+
 def _write_site(options: argparse.Namespace) -> None:
     from specviz.views.site import site_files
 
-    folder = options.site
-    if not _may_hold_site(folder):
-        raise SpecvizError(
-            f"--site needs a new or empty folder, or an earlier site (got {str(folder)!r:.200})"
-        )
+    _check_folder(options.site, "--site")
     report = None
     try:
         if options.report is not None:
@@ -102,24 +114,35 @@ def _write_site(options: argparse.Namespace) -> None:
         from specviz.ui.reports.site import recorded_sections  # loads gradio and models
 
         recorded = recorded_sections(_print_progress)
-    files = site_files(recorded, report)
+    _write_folder(options.site, site_files(recorded, report))
+
+
+def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Writes a page of several files. Raises SpecvizError where the folder cannot hold them."""
     try:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, "utf-8", newline="\n")
     except OSError as error:
-        raise SpecvizError(f"the site could not be written: {error}") from None
+        raise SpecvizError(f"the folder could not be written: {error}") from None
     size = sum(len(text.encode()) for text in files.values())
     print(
         f"saved {len(files)} files, {size / 1e6:.1f} MB; open {escape(str(folder / 'index.html'))}"
     )
 
 
-def _may_hold_site(folder: Path) -> bool:
-    """Whether the folder is new, empty, or holds an earlier site."""
+def _check_folder(folder: Path, option: str) -> None:
+    """Raises SpecvizError unless the folder is new, empty, or holds what was written there before."""
     if not folder.exists() or (folder / "site.js").is_file():
-        return True
-    return folder.is_dir() and not any(folder.iterdir())
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise SpecvizError(
+            f"{option} needs a new or empty folder, or an earlier site (got {str(folder)!r:.200})"
+        )
+
+
+ALONE = {"lessons": _write_lessons, "site": _write_site, "live": _write_live}
+"""The options that stand alone."""
 
 
 def _print_progress(words: str) -> None:
@@ -129,7 +152,7 @@ def _print_progress(words: str) -> None:
 def _check(options: argparse.Namespace, outputs: dict[str, Output]) -> None:
     names = ", ".join(f"--{name}" for name in OUTPUTS)
     if options.file is None:
-        raise SpecvizError("name what to export: FILE, --lessons OUT or --site FOLDER")
+        raise SpecvizError("name what to export: FILE, --lessons OUT, --site FOLDER or --live OUT")
     if not outputs:
         raise SpecvizError(f"name what to write: at least one of {names}")
     if options.no_charts and "html" not in outputs:

@@ -4,10 +4,11 @@ import argparse
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from importlib.metadata import requires, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import specviz
 from specviz.errors import SpecvizError
@@ -25,6 +26,16 @@ TORCH = "torch==2.11.0"  # the newest that ZeroGPU runs; CPU basic runs it as we
 HARDWARE = ("cpu-basic", "zero-a10g")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 LARGE = ("*.safetensors", "*.gz", "*.png")
+LFS = "filter=lfs diff=lfs merge=lfs -text\n"
+FRONT = {
+    "title": "specviz",
+    "emoji": "🎯",
+    "colorFrom": "blue",
+    "colorTo": "yellow",
+    "short_description": "See, check and debug speculative decoding",
+    "license": "apache-2.0",
+}
+"""The settings of every Space, which the hub reads."""
 APP = '''"""Serves the page with the pair that the owner of this Space has chosen; its own variables come first."""
 
 import os
@@ -54,8 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "what it begins with, loaded at its start: smollm2, a bundled name or a hub id (default: the bundled pair)"
     parser.add_argument("--target", help=words)
     parser.add_argument("--draft", help="the draft model or draft head, likewise")
-    words = "what the Space will run on, which its owner sets on the hub (default: %(default)s)"
-    parser.add_argument("--hardware", choices=HARDWARE, default=HARDWARE[0], help=words)
+    words = f"what the Space will run on, which its owner sets on the hub (default: {HARDWARE[0]})"
+    parser.add_argument("--hardware", choices=HARDWARE, help=words)
+    words = "a Static Space, free for everybody: a site whose first page generates in the visitor's browser"
+    parser.add_argument("--static", action="store_true", help=words)
     words = "write what would be pushed into this new folder, and push nothing"
     parser.add_argument("--dry-run", type=Path, metavar="FOLDER", help=words)
 
@@ -70,13 +83,17 @@ def run(options: argparse.Namespace) -> int:
         )
     with TemporaryDirectory() as place:
         folder = options.dry_run or Path(place, "space")
-        write(folder, options)
+        if options.static:
+            write_static(folder, options)
+        else:
+            write(folder, options)
         if options.dry_run is not None:
             print(f"saved {escape(str(folder))}; nothing was pushed")
         else:
             from huggingface_hub import HfApi
 
-            print(f"pushed: {push(HfApi(), folder, options.name)}")
+            sdk = "static" if options.static else "gradio"
+            print(f"pushed: {push(HfApi(), folder, options.name, sdk)}")
     return 0
 
 
@@ -92,7 +109,7 @@ def write(folder: Path, options: argparse.Namespace) -> None:
     shutil.copytree(
         assets_dir(), folder / "assets", ignore=shutil.ignore_patterns("__pycache__", "screenshots")
     )
-    large = "".join(f"{pattern} filter=lfs diff=lfs merge=lfs -text\n" for pattern in LARGE)
+    large = "".join(f"{pattern} {LFS}" for pattern in LARGE)
     variables = {f"SPECVIZ_{role.upper()}": name for role, name in chosen.items()}
     texts = {
         ".gitattributes": large,  # the hub takes no binary file, however small, without it
@@ -104,11 +121,29 @@ def write(folder: Path, options: argparse.Namespace) -> None:
         (folder / name).write_text(text, "utf-8", newline="\n")
 
 
-def push(api: "HfApi", folder: Path, name: str) -> str:
+def write_static(folder: Path, options: argparse.Namespace) -> None:
+    """Writes the site that a Static Space hands out. Raises SpecvizError for options that need a server."""
+    from specviz.views.site import site_files  # it reads all of the page's code
+
+    chosen = [f"--{name}" for name in ("target", "draft", "hardware") if getattr(options, name)]
+    if chosen:
+        raise SpecvizError(
+            f"--static has no server: its models are the bundled ones (got {', '.join(chosen)})"
+        )
+    settings = {**FRONT, "sdk": "static", "app_file": "index.html"}
+    texts = site_files({})
+    texts[".gitattributes"] = f"data/sv-weights-* {LFS}"
+    texts["README.md"] = README.format(front=_yaml(settings), version=specviz.__version__)
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8", newline="\n")
+
+
+def push(api: "HfApi", folder: Path, name: str, sdk: str) -> str:
     """Makes the Space hold the folder and nothing else; returns its address. Raises SpecvizError."""
     space = {"repo_id": name, "repo_type": "space"}
     try:
-        address = api.create_repo(**space, space_sdk="gradio", exist_ok=True)
+        address = api.create_repo(**space, space_sdk=sdk, exist_ok=True)
         words = f"specviz {specviz.__version__}"
         api.upload_folder(**space, folder_path=folder, commit_message=words, delete_patterns=["*"])
     except Exception as error:  # the errors of several HTTP libraries: no login, no right, offline
@@ -128,25 +163,25 @@ def _requirements() -> list[str]:
 
 
 def _front(options: argparse.Namespace) -> str:
-    """The settings that the hub reads, as YAML; every value is written as JSON, which YAML includes."""
+    """The settings of a Space with a server, as YAML."""
     named = [without_format(name) for name in (options.target, options.draft) if name]
     on_hub = [name for name in named if "/" in name and name.count("/") == 1]
     settings = {
-        "title": "specviz",
-        "emoji": "🎯",
-        "colorFrom": "blue",
-        "colorTo": "yellow",
+        **FRONT,
         "sdk": "gradio",
         "sdk_version": version("gradio"),
         "python_version": "3.12",
         "app_file": "app.py",
-        "short_description": "See, check and debug speculative decoding",
-        "suggested_hardware": options.hardware,
+        "suggested_hardware": options.hardware or HARDWARE[0],
         "startup_duration_timeout": "1h",
-        "license": "apache-2.0",
         "models": on_hub,
         "preload_from_hub": on_hub,
     }
+    return _yaml(settings)
+
+
+def _yaml(settings: Mapping[str, Any]) -> str:
+    """Settings as YAML; every value is written as JSON, which YAML includes."""
     lines = []
     for name, value in settings.items():
         if value:

@@ -46,7 +46,7 @@ QUEUED_S = 5.0
 BODY_S = 30.0
 """Seconds that a body may take to come."""
 _API = "/gradio_api/"
-_FILES = r"/(assets|static|svelte|specviz)/.+"
+_FILES = r"/(assets|static|svelte|specviz)/.+|/live(/.*)?"
 _SINGLE = r"/(config/?|healthz|metrics|theme\.css|manifest\.json|robots\.txt|favicon\.ico|pwa_icon(/\d{1,4})?)?"
 _ASKED = r"(info/?|openapi\.json|startup-events|app_id/?|theme\.css|queue/(data|status)|heartbeat/[\w-]+)"
 _ROUTES = {

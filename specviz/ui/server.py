@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -47,8 +48,10 @@ from specviz.views.explore.run_file import stage_page
 from specviz.views.languages import packed_languages
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import FILE_ADDRESS, FILE_NAME
+from specviz.views.live import live_files
 
 PAGE_SCRIPT = "page.js"
+MOST_LIVE_FILES = 32  # of the live page, each kept as it is and compressed
 MAX_SESSIONS = 500
 MAX_THREADS = 160
 """Each run holds one thread while it waits for the engine; live controls need threads beside them."""
@@ -222,6 +225,8 @@ def _routes(registry: Registry, engine: FairQueue, ready: Callable[[], bool]) ->
         *files,
         Route(f"/{FILE_ADDRESS}", _serve_lessons),
         Route("/specviz/words/{language}.js", _serve_words),
+        Route("/live", _lead_to_live),
+        Route("/live/{path:path}", _serve_live),
         Route(UPLOAD, upload, methods=["POST"]),
         Route("/specviz/{folder}/{file}.md", _serve_document),
     ]
@@ -407,6 +412,39 @@ def _serve_lessons(request: Request) -> Response:
 def _lesson_bytes(folder: Path) -> bytes:
     """The page of the lessons in this folder of assets."""
     return lesson_page().encode()
+
+
+async def _lead_to_live(request: Request) -> Response:
+    """Leads to the live page, whose files lie beside it; the place is relative, as a proxy may serve it elsewhere."""
+    return RedirectResponse("live/")
+
+
+def _serve_live(request: Request) -> Response:
+    """A file of the live page, or 404. A plain function: it is compressed in a thread, once for all visitors."""
+    path = request.path_params["path"] or "index.html"
+    compressed = "gzip" in request.headers.get("accept-encoding", "")
+    content = _live_bytes(path, compressed)
+    if content is None:
+        return PlainTextResponse("not found", status_code=404)
+    headers = {
+        "vary": "accept-encoding",
+        "content-encoding": "gzip" if compressed else "identity",
+    }
+    return _answer(request, content, guess_type(path)[0] or "text/plain", "no-cache", headers)
+
+
+@cache
+def _live_files() -> Mapping[str, str]:
+    return live_files()
+
+
+@lru_cache(2 * MOST_LIVE_FILES)
+def _live_bytes(path: str, compressed: bool) -> bytes | None:
+    """The bytes of a file of the live page; None where there is no such file."""
+    text = _live_files().get(path)
+    if text is None:
+        return None
+    return gzip.compress(text.encode(), 1, mtime=0) if compressed else text.encode()
 
 
 async def _serve_words(request: Request) -> Response:

@@ -29,10 +29,12 @@ from specviz.views.learn.lesson_file import (
     side_by_side,
     site_body,
 )
+from specviz.views.live import LIVE, live_data
 from specviz.views.words import reveal
 
-TITLE = "specviz: speculative decoding, recorded"
+TITLE = "specviz: speculative decoding"
 PAGES = {
+    "live": "Try it",
     "explore": "Explore",
     "runs": "Runs",
     "compare": "Compare",
@@ -75,13 +77,13 @@ def site_files(
     names_of_pairs = ["-".join(pair) for pair in pairs]
     pages = _pages(recorded, runs, pairs)
     content = SiteContent(lesson_panels(), pages, runs, names_of_pairs)
-    data = {"sv-data": pack(content), **packed_languages()}
+    data = {"sv-data": pack(content), **packed_languages(), **live_data()}
     for name, pair in zip(names_of_pairs, pairs, strict=True):
         data[f"sv-side-by-side-{name}"] = pack(side_by_side(pair))
     for name in runs:
         data |= _run_data(name)
-    body = site_body("specviz", "explore", _links(report is not None))
-    files = folder(TITLE, body, entry="site.js", data=data)
+    body = site_body("specviz", "live", _links(report is not None), LIVE)
+    files = folder(TITLE, body, entry="site.js", data=data, computes=True)
     for name in sorted(documents()):
         files[f"{name.removesuffix('.md')}.html"] = document_page(name, ".html")
     if report is not None:

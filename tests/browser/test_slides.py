@@ -122,6 +122,9 @@ def test_the_code_of_the_page_fills_the_screen_and_can_be_read(open_page, app, m
     assert [code.text for code in seen] == [address]
     assert page.inner_text(".sv-page-code p") == address
     assert serious(page) == []
+    page.click(".sv-page-code-choice button:text-is('Each phone for itself')")
+    seen = decoder.read_barcodes(Image.open(BytesIO(page.screenshot())))
+    assert [code.text for code in seen] == [f"{address}live/"]
     page.keyboard.press("Escape")
     assert not page.is_visible(".sv-page-code")
     assert page.evaluate("document.documentElement.hasAttribute('data-sv-present')")

@@ -101,6 +101,13 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.fixture(scope="module")
+def static_folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("static") / "space"
+    assert main(["space", "push", NAME, "--static", "--dry-run", str(place)]) == 0
+    return place
+
+
 def test_the_folder_is_the_package_with_what_a_space_is_built_by(folder):
     front = folder.joinpath("README.md").read_text("utf-8").split("---\n")[1]
     given = {name: json.loads(value) for name, value in re.findall(r"^(\w+): (.*)$", front, re.MULTILINE)}
@@ -124,11 +131,23 @@ def test_the_owners_pair_is_set_where_nothing_else_is(folder, monkeypatch):
     assert (settings().target, settings().draft) == ("fable-target", "AngelSlim/Qwen3-8B_eagle3")
 
 
-def test_a_push_makes_the_space_and_puts_every_binary_file_where_the_hub_takes_it(hub, folder):
+def test_a_static_space_is_a_site_whose_first_page_generates(static_folder):
+    front = static_folder.joinpath("README.md").read_text("utf-8").split("---\n")[1]
+    given = {name: json.loads(value) for name, value in re.findall(r"^(\w+): (.*)$", front, re.MULTILINE)}
+    assert (given["sdk"], given["app_file"]) == ("static", "index.html")
+    assert '<a href="#live">Try it</a>' in static_folder.joinpath("index.html").read_text("utf-8")
+    assert not [*static_folder.rglob("*.py")]
+    large = [path.name for path in static_folder.rglob("*") if path.is_file() and path.stat().st_size > 10_000_000]
+    assert large == ["sv-weights-fable-target.js"]  # the hub takes such a file as LFS alone
+
+
+@pytest.mark.parametrize(("made", "sdk"), [("folder", "gradio"), ("static_folder", "static")])
+def test_a_push_makes_the_space_and_puts_every_binary_file_where_the_hub_takes_it(made, sdk, hub, request):
+    folder = request.getfixturevalue(made)
     hub.attributes = folder.joinpath(".gitattributes").read_text("utf-8")
-    address = space.push(HfApi(endpoint=hub.address, token="hf_stub"), folder, NAME)
+    address = space.push(HfApi(endpoint=hub.address, token="hf_stub"), folder, NAME, sdk)
     assert address == f"{hub.address}/spaces/{NAME}"
-    assert (hub.made["type"], hub.made["sdk"]) == ("space", "gradio")
+    assert (hub.made["type"], hub.made["sdk"]) == ("space", sdk)
     lines = {
         name: [line["value"] for line in hub.commit if line["key"] == name]
         for name in ("file", "lfsFile", "deletedFile")
@@ -146,17 +165,21 @@ def test_a_push_makes_the_space_and_puts_every_binary_file_where_the_hub_takes_i
 
 def test_what_the_hub_refuses_is_said(hub, folder):
     with pytest.raises(SpecvizError, match=r"(?s)owner/specviz was not pushed: .*401.*hf auth login"):
-        space.push(HfApi(endpoint=hub.address, token="hf_wrong"), folder, NAME)
+        space.push(HfApi(endpoint=hub.address, token="hf_wrong"), folder, NAME, "gradio")
     assert hub.commit == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["no-owner"], "NAME must be owner/name"), ([NAME, "--target", "."], "must not be a folder here")],
+    [
+        (["no-owner"], "NAME must be owner/name"),
+        ([NAME, "--target", "."], "must not be a folder here"),
+        ([NAME, "--static", "--draft", "fable-draft"], "--static has no server: .*got --draft"),
+    ],
 )
 def test_what_no_space_can_be_made_of_is_refused(arguments, words, tmp_path, capsys):
     assert main(["space", "push", *arguments, "--dry-run", str(tmp_path / "new")]) == 2
-    assert words in capsys.readouterr().err
+    assert re.search(words, capsys.readouterr().err)
     assert not (tmp_path / "new").exists()
 
 

@@ -23,6 +23,7 @@ from specviz.ui.explore.handlers import increments_since
 from specviz.ui.under_path import UnderPath, is_loopback
 from specviz.ui.view import view_of
 from specviz.views.bundle import bundle, web_file
+from specviz.views.live import live_files
 from tests.helpers import tiny_server as pages
 from tests.helpers.documents import DOCS
 from tests.helpers.waits import until
@@ -239,6 +240,21 @@ def test_the_lessons_are_made_once_and_not_sent_again(client, monkeypatch):
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
     assert client.get("/specviz/lessons.html").text == first.text
     assert len(made) == 1
+
+
+def test_the_live_page_is_served_with_all_that_it_needs(client):
+    moved = client.get("/live", follow_redirects=False)
+    assert (moved.status_code, moved.headers["location"]) == (307, "live/")  # also under a proxy's path
+    page = client.get("/live/")
+    assert page.text == live_files()["index.html"]
+    assert "'wasm-unsafe-eval'" in page.text
+    assert "'unsafe-eval'" in page.headers["content-security-policy"]  # which lets WebAssembly run
+    packed = client.get("/live/data/sv-live-engine.js", headers={"accept-encoding": "gzip"})
+    plain = client.get("/live/data/sv-live-engine.js", headers={"accept-encoding": "identity"})
+    assert (packed.headers["content-encoding"], packed.content) == ("gzip", plain.content)
+    again = client.get("/live/site.js", headers={"if-none-match": client.get("/live/site.js").headers["etag"]})
+    assert again.status_code == 304
+    assert client.get("/live/data/nothing.js").status_code == 404
 
 
 def test_a_trace_is_saved_by_its_unguessable_id(client, served):

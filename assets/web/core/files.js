@@ -1,4 +1,5 @@
 // files.js: a text as a file of the person's own, on the clipboard, or unpacked; a script of this page, on demand.
+import { bytesOf } from './base64.js';
 import { element } from './element.js';
 
 export const saveText = (file, text) => saveBlob(file, new Blob([text], { type: 'application/json' }));
@@ -31,10 +32,7 @@ export async function copyText(text) {
 }
 
 // packed: gzip, written in the letters of base64; resolves to the text
-export function unpack(packed) {
-  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
-}
+export const unpack = (packed) => new Response(new Blob([bytesOf(packed)]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
 
 // resolves to the script's element once it has run
 export const loadScript = (src) => new Promise((done, failed) => {

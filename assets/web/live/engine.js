@@ -4,8 +4,6 @@ import { unpack } from '../core/files.js';
 /** @import { Begin, Control, Go, Load, RunOrder, Told } from './worker.js' */
 /** @import { LiveContent } from '../messages.d.ts' */
 
-const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-
 export class Engine {
   /** @type {Map<string, Promise<void>>} */
   #loads = new Map();
@@ -46,11 +44,11 @@ export class Engine {
   async #load(name) {
     if (!this.started) this.started = this.#begin();
     const [text] = await Promise.all([this.bring(`sv-weights-${name}`), this.started]);
-    const files = text.split('\n').map(bytesOf), loaded = new Promise((done) => { this.#waiting.set(name, done); });
-    this.order({ do: 'load', name, config: this.content.configs[name], files }, files.map(({ buffer }) => buffer));
+    const loaded = new Promise((done) => { this.#waiting.set(name, done); });
+    this.order({ do: 'load', name, config: this.content.configs[name], files: text.split('\n') });
     await loaded;
   }
 
-  /** @param {Begin | Load | Control | RunOrder | Go} order @param {Transferable[]} moved */
-  order(order, moved = []) { this.worker.postMessage(order, moved); }
+  /** @param {Begin | Load | Control | RunOrder | Go} order */
+  order(order) { this.worker.postMessage(order); }
 }

@@ -1,5 +1,6 @@
 // kernel.js: room for a model's numbers, and the product of a matrix with several tokens' states: by the WebAssembly of
 // kernel.wat where a browser may run it (SIMD; a page's policy may forbid it), else in plain JavaScript.
+import { bytesOf } from '../core/base64.js';
 
 const PAGE = 65536;                                 // bytes: WebAssembly's unit of memory
 const BINARY = 'AGFzbQEAAAABCwFgB39/f39/f38AAhIBBmtlcm5lbAZtZW1vcnkCAAEDAgEABwwBCG11bHRpcGx5AAAKyQMBxgMCCX8FeyABQQJ0IQEgBUECdCEJIAAhCgNAIAogAWohCyALIAFqIQwgDCABaiENQQAhCCACIQ4DQP0MAAAAAAAAAAAAAAAAAAAAACER/QwAAAAAAAAAAAAAAAAAAAAAIRL9DAAAAAAAAAAAAAAAAAAAAAAhE/0MAAAAAAAAAAAAAAAAAAAAACEUQQAhDwNAIA4gD2r9AAQAIRAgESAQIAogD2r9AAQA/eYB/eQBIREgEiAQIAsgD2r9AAQA/eYB/eQBIRIgEyAQIAwgD2r9AAQA/eYB/eQBIRMgFCAQIA0gD2r9AAQA/eYB/eQBIRQgD0EQaiIPIAlJDQALIBEgEv0NAAECAxAREhMICQoLGBkaGyARIBL9DQQFBgcUFRYXDA0ODxwdHh/95AEhECATIBT9DQABAgMQERITCAkKCxgZGhsgEyAU/Q0EBQYHFBUWFwwNDg8cHR4f/eQBIRMgAyAIIAZsIAdqQQJ0aiAQIBP9DQABAgMEBQYHEBESExQVFhcgECAT/Q0ICQoLDA0ODxgZGhscHR4f/eQB/QsEACAOIAlqIQ4gCEEBaiIIIARJDQALIA0gAWohCiAHQQRqIgcgBkkNAAsL';
@@ -27,8 +28,7 @@ export function makeKernel(numbers, most) {
 /** @param {number} numbers @param {number} most @returns {Kernel} */
 function fastKernel(numbers, most) {
   const memory = new WebAssembly.Memory({ initial: Math.ceil(4 * numbers / PAGE) });
-  const code = Uint8Array.from(atob(BINARY), (letter) => letter.charCodeAt(0));
-  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(code), { kernel: { memory } });
+  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(bytesOf(BINARY)), { kernel: { memory } });
   const compute = /** @type {(weights: number, stride: number, states: number, results: number, tokens: number, in_: number, out: number) => void} */ (exports.multiply);
   let end = 0;
   const room = (length) => {

@@ -28,7 +28,7 @@ class Live {
   events = [];
   /** @type {'idle' | 'loading' | 'running' | 'paused'} */
   doing = 'idle';
-  runs = 0; error = '';
+  runs = 0; error = ''; ratio = 0;
 
   /** @param {HTMLElement} holder @param {LiveContent} content @param {(id: string) => Promise<string>} bring */
   constructor(holder, content, bring) {
@@ -101,7 +101,10 @@ class Live {
 
   /** @param {Told} told */
   hear(told) {
-    if ('error' in told) {
+    if ('ratio' in told) {
+      this.ratio = told.ratio;
+      this.draw();
+    } else if ('error' in told) {
       if (this.shown) this.take({ ...this.shown.news(), state: state('finished', told.error), steps: [] });
       this.be('idle', told.error);
     } else if ('event' in told && told.id === this.shown.run) this.add(told.event);
@@ -135,23 +138,23 @@ const Choice = ({ live, name, words, options }) => html`<${Field} words=${words}
 // The prompt and its chips, the settings, the buttons.
 /** @param {{ live: Live }} props */
 function Bar({ live }) {
-  const { values, doing, words, error } = live, isIdle = doing === 'idle', isRunning = doing === 'running', mostK = words.headlines.length - 1;
-  return html`<div class="sv-live-ask"><textarea rows="2" aria-label="Prompt" spellcheck=${false} value=${values.prompt} onInput=${({ target }) => live.set({ prompt: target.value })} ...${VERBATIM} />
-      <div class="sv-live-do"><${Button} className="sv-primary" words=${isIdle ? 'Run' : 'Run again'} disabled=${doing === 'loading'} onClick=${() => live.run(Infinity)} />
-        <${Button} words=${isRunning ? 'Pause' : 'Continue'} disabled=${isIdle || doing === 'loading'} onClick=${() => live.go(isRunning ? 0 : Infinity)} />
-        <${Button} words="Step" title="one step, then pause" disabled=${doing === 'loading'} onClick=${() => live.go(1)} /></div></div>
+  const { values, doing, words, error, ratio } = live, isIdle = doing === 'idle', isRunning = doing === 'running', mostK = words.headlines.length - 1;
+  return html`<textarea rows="2" aria-label="Prompt" spellcheck=${false} value=${values.prompt} onInput=${({ target }) => live.set({ prompt: target.value })} ...${VERBATIM} />
     <div class="sv-live-prompts" role="group" aria-label="Ready prompts">${words.prompts.map(({ title, text }) => html`
       <${Button} className="sv-mode" words=${title} aria-pressed=${String(text === values.prompt)} onClick=${() => live.set({ prompt: text })} />`)}</div>
-    <div class="sv-live-settings"><${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${mostK} value=${values.k}
-        onInput=${({ target }) => live.set({ k: Number(target.value) })} /><output ...${VERBATIM}>${values.k}</output></span></${Field}>
-      <${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts)} />
+    <div class="sv-live-drive"><${Button} className="sv-primary" words=${isIdle ? 'Run' : 'Run again'} disabled=${doing === 'loading'} onClick=${() => live.run(Infinity)} />
+      <${Button} words=${isRunning ? 'Pause' : 'Continue'} disabled=${isIdle || doing === 'loading'} onClick=${() => live.go(isRunning ? 0 : Infinity)} />
+      <${Button} words="Step" title="one step, then pause" disabled=${doing === 'loading'} onClick=${() => live.go(1)} />
+      <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${mostK} value=${values.k}
+        onInput=${({ target }) => live.set({ k: Number(target.value) })} /><output ...${VERBATIM}>${values.k}</output></span></${Field}></div>
+    <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts)} />
       <${Count} live=${live} name="temperature" words="Temperature" most=${5} step="any" />
       <${Choice} live=${live} name="pace" words="Pace" options=${Object.keys(PACES).map((pace) => [pace, pace])} />
       <details class="sv-live-more"><summary>More</summary><div><${Count} live=${live} name="seed" words="Seed" most=${MOST_SEED} />
         <${Count} live=${live} name="max_new_tokens" words="New tokens" least=${1} most=${MOST_TOKENS} />
         <${Count} live=${live} name="top_k" words="Top-k (0: all)" most=${4096} /><${Count} live=${live} name="top_p" words="Top-p (1: all)" most=${1} step="any" />
         <${Button} words="Save trace" title="this run as a file that specviz opens" disabled=${!live.events.length} onClick=${() => live.save()} /></div></details></div>
-    <p class="sv-live-error" role="alert" hidden=${!error}>${error}</p>`;
+    <p class="sv-live-why" data-waiting=${ratio ? undefined : ''}>${words.passes.replace('{ratio}', String(Math.floor(ratio * 10) / 10))}</p><p class="sv-live-error" role="alert" hidden=${!error}>${error}</p>`;
 }
 
 // bring: resolves to the text under an id of the page or of a file beside it

@@ -85,7 +85,7 @@ export class Shown {
   /** @returns {RunMessage} */
   news() {
     const { steps, emitted, speed } = this.#counts;
-    const said = { value: emitted ? fixed(speed, 0) : '', words: this.words.speed[0], note: this.words.speed[1], can_measure: false, progress: null };
+    const said = { value: emitted ? fixed(speed, 0) : '', words: this.words.speed, note: '', can_measure: false, progress: null };
     return { run: this.run, from: steps, total: steps, speed: said, numbers: steps ? this.#counts.numbers() : [] };
   }
 

@@ -1,21 +1,24 @@
 // worker.js: the engine beside the page, so that the page never freezes. It loads models, makes one run at a time, and tells
 // each event; between two steps it hears what the page wants.
+import { bytesOf } from '../core/base64.js';
 import { Llama } from './forward.js';
 import { runEvents } from './run.js';
 import { Tokenizer } from './tokenizer.js';
 /** @import { Asked, Controls, Engine } from './run.js' */
 
-/** @typedef {{ do: 'load', name: string, config: any, files: Uint8Array[] }} Load */
+/** @typedef {{ do: 'load', name: string, config: any, files: string[] }} Load files: in base64 */
 /** @typedef {{ do: 'begin', tokenizer: any, template: Engine['template'] }} Begin */
 /** @typedef {{ do: 'run', id: string, asked: Asked }} RunOrder */
 /** @typedef {{ do: 'control', controls: Controls, pause: number }} Control pause: milliseconds between two steps */
 /** @typedef {{ do: 'go', steps: number } | { do: 'stop' }} Go steps: at most so many; 0 pauses */
-/** @typedef {{ loaded: string } | { id: string, event: Record<string, any> } | { id: string, paused: true } | { error: string }} Told */
+/** @typedef {{ loaded: string } | { ratio: number } | { id: string, event: Record<string, any> } | { id: string, paused: true } | { error: string }} Told */
+
+const FIVE = 5, BEHIND = 32, TURNS = 9, SOON = 500;  // tokens of a pass, tokens before it, how often it is timed, and when
 
 /** @type {Engine} */
 const engine = { models: new Map(), tokenizer: null, template: null, environment: { browser: navigator.userAgent } };
 /** @type {Controls} */
-let controls, pause = 0, wanted = 0, isStopped = false, number = 0;
+let controls, pause = 0, wanted = 0, isStopped = false, isRunning = false, isTimed = false, number = 0;
 
 /** @param {Told} words */
 const tell = (words) => self.postMessage(words);
@@ -46,6 +49,29 @@ async function make({ id, asked }) {
     if (mine !== number) return;                    // another run has taken its place
     made = performance.now();
   }
+  isRunning = false;
+}
+
+// What the page says of its speed, once; a run is not held up by it.
+function timeWhenIdle() {
+  const target = engine.models.get(engine.template.target);
+  if (isTimed || isRunning || !target) return;
+  isTimed = true;
+  tell({ ratio: timePasses(target) });
+}
+
+// How many passes over one token take as long as one over FIVE: the median of turns taken by both.
+/** @param {Llama} model */
+function timePasses(model) {
+  const text = Array.from({ length: BEHIND }, (_, at) => at + 1), ratios = [];
+  const time = (size) => {
+    model.forward(text);
+    const started = performance.now();
+    model.forward([...text, ...text.slice(0, size)], size);
+    return performance.now() - started;
+  };
+  for (let turn_ = 0; turn_ < TURNS; turn_ += 1) ratios.push(time(FIVE) / time(1));
+  return ratios.sort((one, other) => one - other)[TURNS >> 1];
 }
 
 const ORDERS = {
@@ -53,17 +79,20 @@ const ORDERS = {
   begin({ tokenizer, template }) { Object.assign(engine, { tokenizer: new Tokenizer(tokenizer), template }); },
   /** @param {Load} order */
   load({ name, config, files }) {
-    const model = new Llama(config, files);
+    const model = new Llama(config, files.map(bytesOf));
     engine.models.set(name, model);
     engine.environment.forward = model.kernel.isFast ? 'WebAssembly' : 'JavaScript';
     tell({ loaded: name });
+    setTimeout(timeWhenIdle, SOON);
   },
   /** @param {Control} order */
   control(order) { ({ controls, pause } = order); },
   /** @param {RunOrder} order */
   async run(order) {
     isStopped = false;
+    isRunning = true;
     await make(order);
+    timeWhenIdle();
   },
   go({ steps }) { wanted = steps; },
   stop() { isStopped = true; },

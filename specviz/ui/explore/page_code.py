@@ -14,6 +14,9 @@ from specviz.views.explore.panels import PageCode
 
 MOST_LETTERS = 500
 """Characters of an address; a larger code could not be read from the last row."""
+OWN = "This page"
+LIVE = "Each phone for itself"
+"""The words for the page that generates in the browser: a class waits for no server."""
 Place = Callable[[], tuple[str, int]]
 """Gives the host and the port that a page is served at, once it is."""
 
@@ -21,12 +24,15 @@ Place = Callable[[], tuple[str, int]]
 def add(place: Place) -> None:
     """Adds the code to the bar that is being built."""
 
-    def code(data: Any) -> PageCode | None:
-        """The code of the browser's address: {"address"} -> the code, None where it would lead nobody here."""
+    def codes(data: Any) -> list[PageCode]:
+        """The codes of this page and of the live page: {"address"} -> none where they would lead nobody here."""
         address = address_for_others(as_fields(data).get("address"), place)
-        return None if address is None else PageCode(address, picture_of(address))
+        if address is None:
+            return []
+        live = f"{address.removesuffix('/')}/live/"
+        return [PageCode(words, to, picture_of(to)) for words, to in ((OWN, address), (LIVE, live))]
 
-    components.panel("page-code", events=[], calls=[code])
+    components.panel("page-code", events=[], calls=[codes])
 
 
 def address_for_others(own: Any, place: Place) -> str | None:

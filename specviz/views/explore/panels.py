@@ -19,8 +19,9 @@ class PanelRefusal(PageRecord):
 
 
 class PageCode(PageRecord):
-    """The QR code of the page."""
+    """A QR code by which others open a page of this server."""
 
+    words: str  # what it leads to
     address: str  # that it leads to
     picture: str  # an address that holds the whole picture
 

@@ -29,7 +29,7 @@ BODY = """<header class="sv-report sv-site-head"><h1><a href="#{home}">{title}</
 <span class="sv-site-by">written by specviz {version}; works without a network</span>
 <button type="button" class="sv-button" id="sv-present" aria-pressed="false">Present</button>
 <button type="button" class="sv-button" id="sv-theme">Dark</button></header>
-<main id="sv-file"><div id="lesson"></div><div id="stage"></div>
+<main id="sv-file">{live}<div id="lesson"></div><div id="stage"></div>
 <div id="compare"><div class="sv-report sv-pairs"><section class="sv-card sv-section">
 <h2>Two runs side by side</h2>
 <div class="sv-blocks"></div></section></div><div id="compare-page">{report}</div></div>
@@ -61,12 +61,16 @@ def lesson_page() -> str:
     return document(TITLE, body, entry="site.js", data=data, has_charts=False)
 
 
-def site_body(title: str, home: str, pages: str = "") -> str:
-    """The markup around the views of site.js. home: the page that the title leads to; pages: links to others."""
+def site_body(title: str, home: str, pages: str = "", live: str = "") -> str:
+    """The markup around the views of site.js.
+
+    home: the page that the title leads to. pages: links to others. live: the place of the live page, if there is one.
+    """
     return BODY.format(
         title=title,
         home=home,
         pages=pages,
+        live=live,
         report=REPORT_HTML,
         version=__version__,
         template=stage_template(),
