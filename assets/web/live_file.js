@@ -1,7 +1,8 @@
 // live_file.js: the live page in a file of its own, or in a folder: the engine, the models and the stage, without a server.
+import { inAddress } from './core/address.js';
 import { mountLive } from './live/live.js';
 import { bringText, openFile, presentable } from './share/one_file.js';
 
 const holder = document.getElementById('sv-file');
 presentable(document.getElementById('sv-present'));
-openFile(holder, async () => { await mountLive(document.getElementById('live'), bringText); }, bringText);
+openFile(holder, async () => { (await mountLive(document.getElementById('live'), bringText)).fill(inAddress(location.hash.slice(1))); }, bringText);

@@ -283,6 +283,7 @@ export interface LessonPanel {
   tasks: LessonTasks;
   screens: Array<LessonScreen>;
   not_live?: string;
+  in_page?: Record<string, any>;
 }
 
 /** A picture of bars or of lanes; a lesson that shows no run has neither. */

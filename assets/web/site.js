@@ -112,6 +112,7 @@ class Site {
     this.pages = pages;
     this.runs = runs;
     this.pairs = pairs;
+    this.note = '';                                  // what to look for in a lesson's live run
     this.hub = makeStage(place('stage'), runs.length > 0);
     this.reports = Object.fromEntries(Object.entries(pages).map(([name, message]) => [name, makeReport(name, message)]));
     this.show = stageOf(this.hub);
@@ -128,6 +129,10 @@ class Site {
         if (location.hash === `#lesson=${name}`) this.follow();
         else location.hash = `lesson=${name}`;
       },
+      live: place('live') && ((lesson) => {
+        this.note = lesson.live;
+        location.hash = `live&${new URLSearchParams(lesson.in_page)}`;
+      }),
       plan: () => { location.hash = 'plan'; },
       leave: () => { location.hash = 'plan'; },
     });
@@ -159,8 +164,14 @@ class Site {
     if (this.pairs.includes(pair)) return compare(pair);
     const page = [...Object.keys(this.pages), 'explore'].find((each) => each in more) || (place('live') && !('plan' in more) ? 'live' : 'learn');
     turnTo(page);
-    if (page === 'live') this.live = this.live || mountLive(place('live'), bringText);
+    if (page === 'live') this.try(more);
     if (page === 'explore' && !this.hub.run) this.welcome();
+  }
+
+  async try(asked) {
+    this.live = this.live || mountLive(place('live'), bringText);
+    (await this.live).fill(asked, this.note);
+    this.note = '';
   }
 
   welcome() {

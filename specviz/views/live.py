@@ -40,7 +40,7 @@ TARGET = "fable-target"
 DRAFTS = {
     "fable-draft": "distilled from the target",
     "fable-draft-tiny": "tiny",
-    "fable-draft-code": "misaligned: it has learned code alone",
+    "fable-draft-code": "misaligned, it has learned code alone",
 }
 EOS = 0
 LIKE = "k-8"

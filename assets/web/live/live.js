@@ -1,7 +1,7 @@
 // live.js: the live page: a prompt, the settings, and the stage on which the engine's run appears step by step. Settings
 // count from the next step on; a run ends up as a trace that specviz opens.
 import { element, VERBATIM } from '../core/element.js';
-import { saveText, unpack } from '../core/files.js';
+import { copyText, saveText, unpack } from '../core/files.js';
 import { html } from '../core/html.js';
 import { mountStage, stageMarkup } from '../stage/stage.js';
 import { render } from '../vendor/preact_htm.js';
@@ -14,7 +14,11 @@ import { asLines } from './trace.js';
 /** @import { Told } from './worker.js' */
 
 const PACES = { slow: 1000, normal: 250, fast: 80, full: 0 };   // milliseconds between two steps
-const FIRST = { k: 4, seed: 0, max_new_tokens: 128, pace: 'normal' }, MOST_TOKENS = 512, MOST_SEED = 4294967295;
+const FIRST = { k: 4, seed: 5, max_new_tokens: 128, pace: 'normal' };
+const MOST_PROMPT = 4000;                           // characters; the target reads about a thousand tokens
+const RANGES = { temperature: [0, 5], top_p: [.01, 1] };        // least and most
+const WHOLE = { k: [0, 12], seed: [0, 4294967295], max_new_tokens: [1, 512], top_k: [0, 4096] };    // likewise, whole numbers
+const SHARED = ['prompt', 'k', 'temperature', 'top_k', 'top_p', 'draft_model', 'seed', 'max_new_tokens'];
 
 /** @typedef {Controls & { prompt: string, seed: number, max_new_tokens: number, pace: string }} Values */
 
@@ -28,7 +32,7 @@ class Live {
   events = [];
   /** @type {'idle' | 'loading' | 'running' | 'paused'} */
   doing = 'idle';
-  runs = 0; error = ''; ratio = 0;
+  runs = 0; error = ''; ratio = 0; note = ''; said = '';
 
   /** @param {HTMLElement} holder @param {LiveContent} content @param {(id: string) => Promise<string>} bring */
   constructor(holder, content, bring) {
@@ -55,7 +59,36 @@ class Live {
   /** @param {Partial<Values>} changes */
   set(changes) {
     Object.assign(this.values, changes);
+    this.said = '';
     if (this.doing !== 'idle') this.control();
+    this.draw();
+  }
+
+  // What a link or a lesson asks for, as far as it is allowed here. note: what to look for
+  /** @param {Record<string, string | number>} asked */
+  fill(asked, note = '') {
+    const kept = Object.entries(asked).map(([name, value]) => [name, this.allowed(name, value)]).filter(([, value]) => value !== undefined);
+    this.note = note;
+    this.set(Object.fromEntries(kept));
+  }
+
+  /** @param {string} name @param {string | number} value @returns {string | number | undefined} */
+  allowed(name, value) {
+    if (name === 'prompt') return String(value).slice(0, MOST_PROMPT);
+    if (name === 'pace') return Object.hasOwn(PACES, value) ? value : undefined;
+    if (name === 'draft_model') return Object.hasOwn(this.words.drafts, value) ? value : undefined;
+    const [least, most] = RANGES[name] ?? WHOLE[name] ?? [1, 0], number = Number(value), isFit = value !== '' && number >= least && number <= most;
+    return isFit && (RANGES[name] || Number.isInteger(number)) ? number : undefined;
+  }
+
+  // The address of this page with what is asked; the same seed gives the same text.
+  address() {
+    const asked = new URLSearchParams(SHARED.map((name) => [name, String(this.values[name])]));
+    return `${location.href.split('#')[0]}#live&${asked}`;
+  }
+
+  async share() {
+    this.said = (await copyText(this.address())) ? 'copied' : 'not copied';
     this.draw();
   }
 
@@ -125,11 +158,13 @@ class Live {
 }
 
 const Button = ({ words, className = '', ...more }) => html`<button type="button" class="sv-button ${className}" ...${more}>${words}</button>`;
-const Field = ({ words, children }) => html`<label class="sv-live-field"><span>${words}</span>${children}</label>`;
+const Field = ({ words, children }) => html`<label class="sv-live-field"><span class="sv-live-name">${words}</span>${children}</label>`;
 
-/** @param {{ live: Live, name: keyof Values, words: string, most: number, least?: number, step?: number }} props */
-const Count = ({ live, name, words, most, least = 0, step = 1 }) => html`<${Field} words=${words}><input type="number" value=${live.values[name]} min=${least} max=${most} step=${step}
-  onChange=${({ target }) => live.set({ [name]: target.validity.valid && target.value ? Number(target.value) : live.values[name] })} /></${Field}>`;
+/** @param {{ live: Live, name: keyof Values, words: string }} props */
+function Count({ live, name, words }) {
+  const [least, most] = RANGES[name] ?? WHOLE[name], change = ({ target }) => live.set({ [name]: live.allowed(name, target.value) ?? live.values[name] });
+  return html`<${Field} words=${words}><input type="number" value=${live.values[name]} min=${least} max=${most} step=${RANGES[name] ? 'any' : 1} onChange=${change} /></${Field}>`;
+}
 
 /** @param {{ live: Live, name: keyof Values, words: string, options: [string, string][] }} props */
 const Choice = ({ live, name, words, options }) => html`<${Field} words=${words}><select value=${live.values[name]} onChange=${({ target }) => live.set({ [name]: target.value })}>
@@ -138,22 +173,23 @@ const Choice = ({ live, name, words, options }) => html`<${Field} words=${words}
 // The prompt and its chips, the settings, the buttons.
 /** @param {{ live: Live }} props */
 function Bar({ live }) {
-  const { values, doing, words, error, ratio } = live, isIdle = doing === 'idle', isRunning = doing === 'running', mostK = words.headlines.length - 1;
-  return html`<textarea rows="2" aria-label="Prompt" spellcheck=${false} value=${values.prompt} onInput=${({ target }) => live.set({ prompt: target.value })} ...${VERBATIM} />
+  const { values, doing, words, error, ratio, note, said } = live, isIdle = doing === 'idle', isRunning = doing === 'running';
+  return html`<textarea rows="2" aria-label="Prompt" spellcheck=${false} value=${values.prompt} maxlength=${MOST_PROMPT} onInput=${({ target }) => live.set({ prompt: target.value })} ...${VERBATIM} />
     <div class="sv-live-prompts" role="group" aria-label="Ready prompts">${words.prompts.map(({ title, text }) => html`
       <${Button} className="sv-mode" words=${title} aria-pressed=${String(text === values.prompt)} onClick=${() => live.set({ prompt: text })} />`)}</div>
     <div class="sv-live-drive"><${Button} className="sv-primary" words=${isIdle ? 'Run' : 'Run again'} disabled=${doing === 'loading'} onClick=${() => live.run(Infinity)} />
       <${Button} words=${isRunning ? 'Pause' : 'Continue'} disabled=${isIdle || doing === 'loading'} onClick=${() => live.go(isRunning ? 0 : Infinity)} />
       <${Button} words="Step" title="one step, then pause" disabled=${doing === 'loading'} onClick=${() => live.go(1)} />
-      <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${mostK} value=${values.k}
+      <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${WHOLE.k[1]} value=${values.k}
         onInput=${({ target }) => live.set({ k: Number(target.value) })} /><output ...${VERBATIM}>${values.k}</output></span></${Field}></div>
-    <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts)} />
-      <${Count} live=${live} name="temperature" words="Temperature" most=${5} step="any" />
+    <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts).map(([name, said]) => [name, `${name}: ${said}`])} />
+      <${Count} live=${live} name="temperature" words="Temperature" />
       <${Choice} live=${live} name="pace" words="Pace" options=${Object.keys(PACES).map((pace) => [pace, pace])} />
-      <details class="sv-live-more"><summary>More</summary><div><${Count} live=${live} name="seed" words="Seed" most=${MOST_SEED} />
-        <${Count} live=${live} name="max_new_tokens" words="New tokens" least=${1} most=${MOST_TOKENS} />
-        <${Count} live=${live} name="top_k" words="Top-k (0: all)" most=${4096} /><${Count} live=${live} name="top_p" words="Top-p (1: all)" most=${1} step="any" />
+      <details class="sv-live-more"><summary>More</summary><div><${Count} live=${live} name="seed" words="Seed" /><${Count} live=${live} name="max_new_tokens" words="New tokens" />
+        <${Count} live=${live} name="top_k" words="Top-k (0: all)" /><${Count} live=${live} name="top_p" words="Top-p (1: all)" />
+        <${Button} words="Copy link" title="this page with this prompt and these settings" onClick=${() => live.share()} /><span class="sv-live-said" role="status">${said}</span>
         <${Button} words="Save trace" title="this run as a file that specviz opens" disabled=${!live.events.length} onClick=${() => live.save()} /></div></details></div>
+    <p class="sv-live-note" hidden=${!note}>${note}</p>
     <p class="sv-live-why" data-waiting=${ratio ? undefined : ''}>${words.passes.replace('{ratio}', String(Math.floor(ratio * 10) / 10))}</p><p class="sv-live-error" role="alert" hidden=${!error}>${error}</p>`;
 }
 

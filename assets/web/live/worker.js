@@ -11,14 +11,14 @@ import { Tokenizer } from './tokenizer.js';
 /** @typedef {{ do: 'run', id: string, asked: Asked }} RunOrder */
 /** @typedef {{ do: 'control', controls: Controls, pause: number }} Control pause: milliseconds between two steps */
 /** @typedef {{ do: 'go', steps: number } | { do: 'stop' }} Go steps: at most so many; 0 pauses */
-/** @typedef {{ loaded: string } | { ratio: number } | { id: string, event: Record<string, any> } | { id: string, paused: true } | { error: string }} Told */
+/** @typedef {{ loaded: string } | { ratio: number } | { id: string, event: Record<string, any> } | { error: string }} Told */
 
 const FIVE = 5, BEHIND = 32, TURNS = 9, SOON = 500;  // tokens of a pass, tokens before it, how often it is timed, and when
 
 /** @type {Engine} */
 const engine = { models: new Map(), tokenizer: null, template: null, environment: { browser: navigator.userAgent } };
 /** @type {Controls} */
-let controls, pause = 0, wanted = 0, isStopped = false, isRunning = false, isTimed = false, number = 0;
+let controls, pause = 0, wanted = 0, isStopped = false, runs = 0, isTimed = false, number = 0;
 
 /** @param {Told} words */
 const tell = (words) => self.postMessage(words);
@@ -44,18 +44,16 @@ async function make({ id, asked }) {
     tell({ id, event });
     if (event.event !== 'step') continue;
     wanted -= 1;
-    if (wanted < 1) tell({ id, paused: true });
     await awaitStep(made);
     if (mine !== number) return;                    // another run has taken its place
     made = performance.now();
   }
-  isRunning = false;
 }
 
 // What the page says of its speed, once; a run is not held up by it.
 function timeWhenIdle() {
   const target = engine.models.get(engine.template.target);
-  if (isTimed || isRunning || !target) return;
+  if (isTimed || runs || !target) return;
   isTimed = true;
   tell({ ratio: timePasses(target) });
 }
@@ -90,9 +88,13 @@ const ORDERS = {
   /** @param {RunOrder} order */
   async run(order) {
     isStopped = false;
-    isRunning = true;
-    await make(order);
-    timeWhenIdle();
+    runs += 1;
+    try {
+      await make(order);
+    } finally {
+      runs -= 1;
+      timeWhenIdle();
+    }
   },
   go({ steps }) { wanted = steps; },
   stop() { isStopped = true; },

@@ -26,6 +26,9 @@ READS = {
     "see": ("numbers",),
 }
 """The parts of the stage where a task of each kind is done or read, beside the text and the lanes."""
+NEEDS_SERVER = (
+    "This needs specviz itself: the engine in this page has one pair of models and one rule."
+)
 SHIPPED = "shipped:"
 """The beginning of a recorded run's id in the page; the run's name follows."""
 StagePart = Literal["text", "lanes", "inspector", "numbers", "player", "tools", "views"]
@@ -102,7 +105,10 @@ class LessonPanel(PageRecord, kw_only=True):
     game: GameLink | None  # the game that follows
     tasks: LessonTasks
     screens: Sequence[LessonScreen]
-    not_live: str | UnsetType = UNSET  # why the live run cannot be made on this server
+    not_live: str | UnsetType = UNSET  # why the live run cannot be made here
+    in_page: Mapping[str, Any] | UnsetType = (
+        UNSET  # what the live page is asked for, where it can make the run
+    )
 
 
 def lesson_props(
@@ -132,7 +138,19 @@ def lesson_props(
         game=game_after(lesson, known, has_server),
         tasks=tasks_of(lesson),
         screens=list(_screens(lesson, pass_ms)),
+        not_live=UNSET if has_server or lesson.in_page else NEEDS_SERVER,
+        in_page=_for_page(lesson) if lesson.in_page else UNSET,
     )
+
+
+def _for_page(lesson: Lesson) -> dict[str, Any]:
+    """The fields of the lesson's setup as the live page names them."""
+    values = {
+        "draft_model" if name == "draft" else name: value for name, value in lesson.setup.items()
+    }
+    if values.pop("method", None) == "none":
+        values["k"] = 0
+    return values | ({"pace": lesson.pace} if lesson.pace else {})
 
 
 def _setup_words(setup: Mapping[str, Any]) -> list[str]:

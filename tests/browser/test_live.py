@@ -1,0 +1,225 @@
+"""The engine in a page, from disk: its text is that of specviz, and settings change while tokens flow."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import expect
+
+import specviz
+from specviz.trace import file as trace_file
+from specviz.views.document import COMPUTES
+from specviz.views.live import live_files, live_page
+from tests.browser.access import serious
+from tests.browser.test_language import GERMAN, OPENED, lacking
+from tests.browser.test_slides import UNREADABLE
+from tests.browser.windows import DESKTOP, PHONE
+
+pytestmark = pytest.mark.slow
+
+PROJECTOR = {"width": 1920, "height": 1080}
+ASKED = {"prompt": "The king said, “Bring me café soup! 🦊”", "k": 4, "temperature": 1, "seed": 3, "max_new_tokens": 48}
+RUN, PAUSE, STEP = (f".sv-live-drive > button:nth-of-type({number})" for number in (1, 2, 3))
+HEAP = "() => performance.memory.usedJSHeapSize"
+LONGEST = """() => new Promise((done) => {
+  let longest = 0, before = performance.now();
+  const look = (now) => {
+    longest = Math.max(longest, now - before);
+    before = now;
+    if (window.isOver) done(longest); else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+})"""
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return live_page()
+
+
+def at(**asked) -> str:
+    return f"#live&{urlencode({**ASKED, 'pace': 'full', **asked})}"
+
+
+def field(page, name):
+    named = page.locator(".sv-live-name").get_by_text(name, exact=True)
+    return page.locator(".sv-live-field").filter(has=named).locator("select, input")
+
+
+def finish(page):
+    expect(page.locator(".sv-state")).to_contain_text("done", timeout=60_000)
+
+
+def saved(page):
+    """The run on the page as the trace that it saves."""
+    page.evaluate(OPENED)
+    with page.expect_download() as download:
+        page.click("text=Save trace")
+    return trace_file.load_trace(download.value.path())
+
+
+def same_run(**asked):
+    names = {**ASKED, **asked}
+    return specviz.run(names.pop("prompt"), target="fable-target", draft="fable-draft", **names)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_the_text_is_that_of_a_run_in_python(opened, html, temperature):
+    page = opened(html, at(temperature=temperature))
+    page.click(RUN)
+    finish(page)
+    trace = saved(page)
+    expected = same_run(temperature=float(temperature))
+    assert [token.id for token in trace.tokens] == [token.id for token in expected.tokens]
+    assert trace.text == expected.text
+    assert trace.header.environment["forward"] == "WebAssembly"
+    numbers = page.locator(".sv-tiles dd").all_inner_texts()
+    assert numbers[0] == f"{len(trace.tokens) / len(trace.steps):.1f}"
+    assert int(numbers[2]) > 0
+
+
+def test_where_webassembly_is_forbidden_the_same_text_is_written(opened, html):
+    policy = COMPUTES.replace(" 'wasm-unsafe-eval'", "")
+    page = opened(html.replace(COMPUTES, policy), at())
+    page.click(RUN)
+    finish(page)
+    trace = saved(page)
+    assert trace.header.environment["forward"] == "JavaScript"
+    assert trace.text == same_run().text
+
+
+def test_settings_change_while_tokens_flow_and_the_page_never_freezes(opened, html):
+    page = opened(html, at(max_new_tokens=200, pace="fast"))
+    page.click(RUN)
+    expect(page.locator(".sv-lanes .sv-cell").nth(6)).to_be_visible()
+    frames = page.evaluate_handle(f"window.isOver = false; window.longest = ({LONGEST})(); null")
+    page.locator(".sv-live-k input").fill("7")
+    expect(page.locator(".sv-lanes")).to_contain_text("K 4 → 7")
+    field(page, "Draft").select_option("fable-draft-tiny")
+    expect(page.locator(".sv-lanes")).to_contain_text("draft fable-draft → fable-draft-tiny")
+    field(page, "Temperature").fill("0.5")
+    page.keyboard.press("Tab")
+    field(page, "Pace").select_option("full")
+    finish(page)
+    page.evaluate("window.isOver = true")
+    assert page.evaluate("window.longest") < 250, "milliseconds between two frames"
+    frames.dispose()
+    trace = saved(page)
+    changed = [name for step in trace.steps for name in step.changed]
+    assert changed == ["k", "draft_model", "temperature"]
+    assert [event.draft_model.name for event in trace.models] == ["fable-draft", "fable-draft-tiny"]
+    assert {step.settings.k for step in trace.steps} == {4, 7}
+
+
+def test_a_run_is_made_step_by_step_and_goes_on(opened, html):
+    page = opened(html, at())
+    steps = page.locator(".sv-lanes .sv-row")
+    page.click(STEP)
+    expect(steps).to_have_count(1)
+    page.click(STEP)
+    expect(steps).to_have_count(2)
+    page.wait_for_timeout(300)
+    expect(steps).to_have_count(2)
+    field(page, "Pace").select_option("slow")
+    page.click(PAUSE)  # which says Continue
+    expect(steps).to_have_count(3)
+    page.click(PAUSE)
+    page.wait_for_timeout(1500)
+    num_paused = steps.count()
+    page.wait_for_timeout(1500)
+    assert steps.count() == num_paused
+    field(page, "Pace").select_option("full")
+    page.click(PAUSE)
+    finish(page)
+    assert saved(page).text == same_run().text
+
+
+def test_a_new_run_takes_the_place_of_one_that_goes_on(opened, html):
+    page = opened(html, at(max_new_tokens=200, pace="slow"))
+    page.click(RUN)
+    expect(page.locator(".sv-lanes .sv-row")).to_have_count(1)
+    page.fill("textarea", "Sum: 2 + 3")
+    field(page, "Pace").select_option("full")
+    page.click(RUN)
+    finish(page)
+    assert saved(page).header.prompt.text == "Sum: 2 + 3"
+
+
+@pytest.mark.parametrize("prompt", ["", "🦊" * 1000])
+def test_a_prompt_that_cannot_be_read_is_refused_in_words(opened, html, prompt):
+    page = opened(html, at(prompt=prompt))
+    page.click(RUN)
+    expect(page.locator(".sv-live-error")).to_contain_text("the prompt")
+    page.fill("textarea", "One day,")
+    page.click(RUN)
+    finish(page)
+    assert page.locator(".sv-live-error").is_hidden()
+
+
+def test_a_link_brings_what_was_asked_and_nothing_that_is_not_allowed(opened, html):
+    page = opened(html, at(k=7, draft_model="fable-draft-tiny", top_k=20, max_new_tokens=64))
+    page.evaluate(OPENED)
+    assert page.inner_text(".sv-live-k output") == "7"
+    assert field(page, "Draft").input_value() == "fable-draft-tiny"
+    assert field(page, "Top-k (0: all)").input_value() == "20"
+    evil = at(
+        k=1000, draft_model="toString", temperature="-1", top_p="0", seed="1e99", max_new_tokens="2.5", pace="valueOf"
+    )
+    other = opened(html, evil)
+    other.evaluate(OPENED)
+    assert other.inner_text(".sv-live-k output") == "4"
+    values = other.locator(".sv-live-settings :is(input, select)").evaluate_all(
+        "(all) => all.map(({ value }) => value)"
+    )
+    assert values == ["fable-draft", "1", "normal", "5", "128", "0", "1"]
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP, PROJECTOR], ids=["phone", "desktop", "projector"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_can_be_read_and_used_at_every_size(opened, html, viewport, theme):
+    page = opened(html, at(), viewport=viewport, color_scheme=theme)
+    assert serious(page) == []
+    page.click(RUN)
+    finish(page)
+    page.evaluate(OPENED)
+    page.wait_for_timeout(800)
+    assert serious(page) == []
+    assert page.evaluate(UNREADABLE) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    drive = page.locator(".sv-live-drive").bounding_box()
+    assert 0 <= drive["y"] <= viewport["height"] - drive["height"], "what drives a run stays in sight"
+
+
+def test_it_speaks_german_to_a_german_browser(opened, html):
+    page = opened(html, at(), **GERMAN)
+    expect(page.locator(".sv-live-why")).to_be_visible()
+    assert lacking(page) == []
+    page.click(RUN)
+    page.locator(".sv-next-step").first.wait_for()
+    page.evaluate(OPENED)
+    assert lacking(page) == []
+
+
+def test_twenty_runs_leave_the_memory_as_it_was(opened, html):
+    page = opened(html, at(max_new_tokens=64))
+    sizes = []
+    session = page.context.new_cdp_session(page)
+    for number in range(22):
+        page.click(RUN)
+        expect(page.locator(".sv-state")).to_contain_text("done", timeout=60_000)
+        expect(page.locator(RUN)).to_have_text("Run")
+        if number > 1:
+            session.send("HeapProfiler.collectGarbage")
+            sizes.append(page.evaluate(HEAP))
+    assert sizes[-1] < 1.1 * sizes[0], sizes
+
+
+def test_a_folder_of_files_is_the_same_page(opened, tmp_path):
+    for name, text in live_files().items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    page = opened(tmp_path / "index.html", at(), beside=True)
+    page.click(RUN)
+    finish(page)
+    assert saved(page).text == same_run().text
