@@ -49,6 +49,7 @@ from specviz.ui import api, registry, visitors
 from specviz.views.compare.claims import FIELDS
 from specviz.views.learn.lesson_file import lesson_page
 from specviz.views.learn.plan import LessonsBlock, plan
+from specviz.views.live import live_page
 from specviz.views.site import site_files
 from tests.helpers import restated_numbers
 from tests.helpers.documents import ALL, MEASURED
@@ -266,10 +267,19 @@ def test_the_lessons_in_one_file_have_the_size_that_is_said():
 
 
 @pytest.mark.slow
+def test_the_live_page_in_one_file_has_the_size_that_is_said():
+    size = len(live_page().encode())
+    assert row("the live page in one file (`export --live live.html`)") == [f"{size / 1e6:.1f} MB"]
+
+
+@pytest.mark.slow
 def test_a_site_has_the_size_that_is_said():
-    sizes = {"own": 0, "runs": 0, "plotly.min.js": 0}
+    sizes = {"own": 0, "runs": 0, "plotly.min.js": 0, "weights": 0}
     for name, text in site_files({}).items():
         kind = "runs" if re.match(r"data/sv-(run|opening|of|side-by-side)-", name) else name if name in sizes else "own"
+        kind = "weights" if name.startswith("data/sv-weights") else kind
         sizes[kind] += len(text.encode())
-    label = "a site (`export --site site --no-checks`): code, lessons, games and documents; runs; plotly, for charts"
+    label = (
+        "a site (`export --site site --no-checks`): code, lessons, games, documents; runs; plotly, for charts; weights"
+    )
     assert row(label) == ["; ".join(f"{size / 1e6:.1f} MB" for size in sizes.values())]

@@ -266,8 +266,8 @@ class Lesson(LessonObject):
     """What to look for in the live run; empty: the fields of setup are listed."""
     pace: Pace | None = None
     """The pace of the live run; None: unchanged."""
-    in_page: bool = False
-    """Whether the engine in a page can make the live run, with all that `live` speaks of."""
+    in_page: Mapping[str, Any] | None = None
+    """The fields of the live page for the live run; None: it cannot make the run, or not all that `live` speaks of."""
 
     def __post_init__(self) -> None:
         note = [self.teacher] if isinstance(self.teacher, str) else self.teacher

@@ -17,6 +17,7 @@ import pytest
 from specviz.trace.shipped import shipped_trace
 from specviz.views.explore.run_file import stage_page
 from specviz.views.learn.lesson_file import lesson_page
+from specviz.views.live import live_page
 from tests.browser.windows import DESKTOP
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -113,6 +114,15 @@ def test_a_lesson_from_one_file_puts_its_run_on_the_stage(from_disk, seen, press
     pressed("#learn .sv-plan-entry:nth-of-type(3) a")
     seen("document.querySelector('#lesson .sv-lesson-title')?.textContent")
     seen("document.querySelector('#stage .sv-text .sv-piece.sv-is-rejected')")
+
+
+def test_the_live_page_generates_from_one_file(webkit, from_disk, seen, pressed):
+    from_disk(live_page())
+    choose = "arguments[0].value = 'full'; arguments[0].dispatchEvent(new Event('change', { bubbles: true }))"
+    webkit.execute_script(choose, webkit.find_element("css selector", ".sv-live-field:nth-of-type(3) select"))
+    pressed(".sv-live-drive .sv-primary")
+    seen("document.querySelector('.sv-state').textContent.includes('done')")
+    assert int(seen("document.querySelector('[data-number=speed]').textContent")) > 0
 
 
 def test_a_run_is_made_kept_and_shared_and_every_page_begins_at_its_top(webkit, app, seen, pressed):

@@ -17,6 +17,7 @@ from specviz.views.check.distributions import distribution_block
 from specviz.views.explore.inspector import looks
 from specviz.views.explore.speed import speed_words
 from specviz.views.learn.lesson import lesson_props
+from specviz.views.live import DRAFTS, MOST_K
 from specviz.views.words import label, percent, quote
 from tests.helpers import restated_numbers
 from tests.helpers.documents import MEASURED
@@ -619,6 +620,19 @@ def test_what_is_tried_live_changes_something_and_says_what_to_look_for(name):
     if lesson.setup is not None:
         assert any(first[field] != value for field, value in lesson.setup.items())
         assert re.search(r"speed|Measure|pace", lesson.live) is None or lesson.pace == "full"
+
+
+@each
+def test_what_the_live_page_is_asked_for_is_the_lessons_setup(name):
+    """Under the live page's own names; without a draft its K is 0."""
+    lesson = lessons()[name]
+    if lesson.in_page is not None:
+        names = {"draft": "draft_model", "method": "k"}
+        assert {names.get(field, field) for field in lesson.setup} == lesson.in_page.keys() - {"pace"}
+        assert lesson.in_page.get("pace") == lesson.pace
+        assert all(lesson.in_page.get(field, value) == value for field, value in lesson.setup.items())
+        assert lesson.in_page.get("draft_model", "fable-draft") in DRAFTS
+        assert lesson.in_page.get("k", 4) in range(MOST_K + 1)
 
 
 def test_a_guess_that_has_an_answer_says_which_it_is():

@@ -17,7 +17,7 @@ const PACES = { slow: 1000, normal: 250, fast: 80, full: 0 };   // milliseconds 
 const FIRST = { k: 4, seed: 5, max_new_tokens: 128, pace: 'normal' };
 const MOST_PROMPT = 4000;                           // characters; the target reads about a thousand tokens
 const RANGES = { temperature: [0, 5], top_p: [.01, 1] };        // least and most
-const WHOLE = { k: [0, 12], seed: [0, 4294967295], max_new_tokens: [1, 512], top_k: [0, 4096] };    // likewise, whole numbers
+const WHOLE = { seed: [0, 4294967295], max_new_tokens: [1, 512], top_k: [0, 4096] };    // likewise, whole numbers
 const SHARED = ['prompt', 'k', 'temperature', 'top_k', 'top_p', 'draft_model', 'seed', 'max_new_tokens'];
 
 /** @typedef {Controls & { prompt: string, seed: number, max_new_tokens: number, pace: string }} Values */
@@ -72,12 +72,16 @@ class Live {
     this.set(Object.fromEntries(kept));
   }
 
+  // The least and the most of a number; for K there are words up to the most.
+  /** @param {string} name @returns {[number, number]} */
+  range(name) { return name === 'k' ? [0, this.words.headlines.length - 1] : RANGES[name] ?? WHOLE[name] ?? [1, 0]; }
+
   /** @param {string} name @param {string | number} value @returns {string | number | undefined} */
   allowed(name, value) {
     if (name === 'prompt') return String(value).slice(0, MOST_PROMPT);
     if (name === 'pace') return Object.hasOwn(PACES, value) ? value : undefined;
     if (name === 'draft_model') return Object.hasOwn(this.words.drafts, value) ? value : undefined;
-    const [least, most] = RANGES[name] ?? WHOLE[name] ?? [1, 0], number = Number(value), isFit = value !== '' && number >= least && number <= most;
+    const [least, most] = this.range(name), number = Number(value), isFit = value !== '' && number >= least && number <= most;
     return isFit && (RANGES[name] || Number.isInteger(number)) ? number : undefined;
   }
 
@@ -162,7 +166,7 @@ const Field = ({ words, children }) => html`<label class="sv-live-field"><span c
 
 /** @param {{ live: Live, name: keyof Values, words: string }} props */
 function Count({ live, name, words }) {
-  const [least, most] = RANGES[name] ?? WHOLE[name], change = ({ target }) => live.set({ [name]: live.allowed(name, target.value) ?? live.values[name] });
+  const [least, most] = live.range(name), change = ({ target }) => live.set({ [name]: live.allowed(name, target.value) ?? live.values[name] });
   return html`<${Field} words=${words}><input type="number" value=${live.values[name]} min=${least} max=${most} step=${RANGES[name] ? 'any' : 1} onChange=${change} /></${Field}>`;
 }
 
@@ -180,7 +184,7 @@ function Bar({ live }) {
     <div class="sv-live-drive"><${Button} className="sv-primary" words=${isIdle ? 'Run' : 'Run again'} disabled=${doing === 'loading'} onClick=${() => live.run(Infinity)} />
       <${Button} words=${isRunning ? 'Pause' : 'Continue'} disabled=${isIdle || doing === 'loading'} onClick=${() => live.go(isRunning ? 0 : Infinity)} />
       <${Button} words="Step" title="one step, then pause" disabled=${doing === 'loading'} onClick=${() => live.go(1)} />
-      <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${WHOLE.k[1]} value=${values.k}
+      <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${live.range('k')[1]} value=${values.k}
         onInput=${({ target }) => live.set({ k: Number(target.value) })} /><output ...${VERBATIM}>${values.k}</output></span></${Field}></div>
     <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts).map(([name, said]) => [name, `${name}: ${said}`])} />
       <${Count} live=${live} name="temperature" words="Temperature" />

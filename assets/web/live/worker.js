@@ -13,7 +13,8 @@ import { Tokenizer } from './tokenizer.js';
 /** @typedef {{ do: 'go', steps: number } | { do: 'stop' }} Go steps: at most so many; 0 pauses */
 /** @typedef {{ loaded: string } | { ratio: number } | { id: string, event: Record<string, any> } | { error: string }} Told */
 
-const FIVE = 5, BEHIND = 32, TURNS = 9, SOON = 500;  // tokens of a pass, tokens before it, how often it is timed, and when
+const FIVE = 5, BEHIND = 32;                        // tokens of a pass, and before it
+const PASSES = 10, BLOCKS = 3, SEEN = 5, SOON = 500;   // passes of a block, blocks, the least time of one and the wait before, in milliseconds
 
 /** @type {Engine} */
 const engine = { models: new Map(), tokenizer: null, template: null, environment: { browser: navigator.userAgent } };
@@ -55,21 +56,27 @@ function timeWhenIdle() {
   const target = engine.models.get(engine.template.target);
   if (isTimed || runs || !target) return;
   isTimed = true;
-  tell({ ratio: timePasses(target) });
+  const ratio = timePasses(target);
+  if (ratio) tell({ ratio });
 }
 
-// How many passes over one token take as long as one over FIVE: the median of turns taken by both.
-/** @param {Llama} model */
+// How many passes over one token take as long as one over five: the median of blocks that take turns. A browser's clock may
+// be coarse; null where it does not see a block.
+/** @param {Llama} model @returns {number | null} */
 function timePasses(model) {
   const text = Array.from({ length: BEHIND }, (_, at) => at + 1), ratios = [];
   const time = (size) => {
-    model.forward(text);
     const started = performance.now();
-    model.forward([...text, ...text.slice(0, size)], size);
+    for (let pass = 0; pass < PASSES; pass += 1) model.forward([...text, ...text.slice(0, size)], size);
     return performance.now() - started;
   };
-  for (let turn_ = 0; turn_ < TURNS; turn_ += 1) ratios.push(time(FIVE) / time(1));
-  return ratios.sort((one, other) => one - other)[TURNS >> 1];
+  time(FIVE);                                       // a browser compiles what runs often
+  for (let block = 0; block < BLOCKS; block += 1) {
+    const one = time(1);
+    if (one < SEEN) return null;
+    ratios.push(time(FIVE) / one);
+  }
+  return ratios.sort((one, other) => one - other)[BLOCKS >> 1];
 }
 
 const ORDERS = {

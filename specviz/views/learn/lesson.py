@@ -139,18 +139,8 @@ def lesson_props(
         tasks=tasks_of(lesson),
         screens=list(_screens(lesson, pass_ms)),
         not_live=UNSET if has_server or lesson.in_page else NEEDS_SERVER,
-        in_page=_for_page(lesson) if lesson.in_page else UNSET,
+        in_page=lesson.in_page or UNSET,
     )
-
-
-def _for_page(lesson: Lesson) -> dict[str, Any]:
-    """The fields of the lesson's setup as the live page names them."""
-    values = {
-        "draft_model" if name == "draft" else name: value for name, value in lesson.setup.items()
-    }
-    if values.pop("method", None) == "none":
-        values["k"] = 0
-    return values | ({"pace": lesson.pace} if lesson.pace else {})
 
 
 def _setup_words(setup: Mapping[str, Any]) -> list[str]:
