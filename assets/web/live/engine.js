@@ -7,8 +7,8 @@ import { unpack } from '../core/files.js';
 export class Engine {
   /** @type {Map<string, Promise<void>>} */
   #loads = new Map();
-  /** @type {Map<string, (_: unknown) => void>} */
-  #waiting = new Map();
+  /** @type {Map<string, (error?: string) => void>} */
+  #answer = new Map();                              // by the model that is being loaded
 
   // bring: resolves to the text under an id. tell: gets what the worker tells of a run.
   /** @param {LiveContent} content @param {(id: string) => Promise<string>} bring @param {(told: Told) => void} tell */
@@ -22,31 +22,37 @@ export class Engine {
     const code = JSON.parse(await unpack(await this.bring('sv-live-engine')));
     this.worker = new Worker(URL.createObjectURL(new Blob([code], { type: 'text/javascript' })));
     this.worker.addEventListener('message', ({ data }) => this.#hear(data));
-    this.worker.addEventListener('error', ({ message }) => this.tell({ error: message || 'the engine did not start' }));
+    this.worker.addEventListener('error', ({ message }) => {
+      for (const answer of this.#answer.values()) answer(message);
+      this.tell({ error: message || 'the engine did not start' });
+    });
     const { tokenizer, words: { template } } = this.content;
     this.order({ do: 'begin', tokenizer, template });
   }
 
   /** @param {Told} told */
   #hear(told) {
-    if (!('loaded' in told)) return this.tell(told);
-    this.#waiting.get(told.loaded)(told);
-    return this.#waiting.delete(told.loaded);
+    if ('loaded' in told) this.#answer.get(told.loaded)(told.error);
+    else this.tell(told);
   }
 
-  // Resolves once the model is there; each is brought once.
+  // Resolves once the model is there. Each is brought once, and again where that failed.
   /** @param {string} name @returns {Promise<void>} */
   need(name) {
-    if (!this.#loads.has(name)) this.#loads.set(name, this.#load(name));
+    if (!this.#loads.has(name)) {
+      const loading = this.#load(name);
+      this.#loads.set(name, loading);
+      loading.catch(() => this.#loads.delete(name));
+    }
     return this.#loads.get(name);
   }
 
   async #load(name) {
-    if (!this.started) this.started = this.#begin();
+    this.started = this.started || this.#begin();
     const [text] = await Promise.all([this.bring(`sv-weights-${name}`), this.started]);
-    const loaded = new Promise((done) => { this.#waiting.set(name, done); });
     this.order({ do: 'load', name, config: this.content.configs[name], files: text.split('\n') });
-    await loaded;
+    const error = await new Promise((answer) => { this.#answer.set(name, answer); });
+    if (error) throw new Error(error);
   }
 
   /** @param {Begin | Load | Control | RunOrder | Go} order */

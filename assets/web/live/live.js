@@ -38,6 +38,7 @@ class Live {
   constructor(holder, content, bring) {
     this.words = content.words;
     this.engine = new Engine(content, bring, (told) => this.hear(told));
+    this.draft = '';                                 // the one in force
     this.box = element('div', 'sv-report sv-live-bar');
     const stage = element('div', 'sv-live-stage'), { settings } = this.words.template;
     stage.append(stageMarkup());
@@ -51,7 +52,7 @@ class Live {
     /** @type {Hub} */
     this.hub = mountStage(stage, { source: { start: (take) => { this.take = take; }, pull: async () => null } });
     this.draw();
-    this.models().catch((error) => this.hear({ error: String(error) }));     // they are likely to be wanted
+    this.models().catch(() => {});                  // they are likely to be wanted; where they do not come, Run says so
   }
 
   models() { return Promise.all([this.words.template.target, this.values.draft_model].map((name) => this.engine.need(name))); }
@@ -60,8 +61,8 @@ class Live {
   set(changes) {
     Object.assign(this.values, changes);
     this.said = '';
-    if (this.doing !== 'idle') this.control();
     this.draw();
+    if (this.doing !== 'idle') this.control().then(() => this.draw(), (error) => this.keepDraft(error));
   }
 
   // What a link or a lesson asks for, as far as it is allowed here. note: what to look for
@@ -100,7 +101,17 @@ class Live {
   async control() {
     const { prompt, seed, max_new_tokens: most, pace, ...controls } = this.values;
     await this.engine.need(controls.draft_model);
-    if (controls.draft_model === this.values.draft_model) this.engine.order({ do: 'control', controls, pause: PACES[pace] });
+    if (controls.draft_model !== this.values.draft_model) return;            // another one was chosen meanwhile
+    this.draft = controls.draft_model;
+    this.error = '';
+    this.engine.order({ do: 'control', controls, pause: PACES[pace] });
+  }
+
+  // The run goes on with the draft that it has.
+  /** @param {Error} error why the chosen one did not come */
+  keepDraft({ message }) {
+    this.values.draft_model = this.draft;
+    this.be(this.doing, message);
   }
 
   /** @param {number} steps how many are made before it pauses */
@@ -114,7 +125,7 @@ class Live {
       await this.models();
       await this.control();
     } catch (error) {
-      return this.hear({ error: String(error) });
+      return this.hear({ error: String(/** @type {Error} */ (error).message) });
     }
     if (this.shown.run !== id) return undefined;
     this.engine.order({ do: 'go', steps });
@@ -194,7 +205,7 @@ function Bar({ live }) {
         <${Button} words="Copy link" title="this page with this prompt and these settings" onClick=${() => live.share()} /><span class="sv-live-said" role="status">${said}</span>
         <${Button} words="Save trace" title="this run as a file that specviz opens" disabled=${!live.events.length} onClick=${() => live.save()} /></div></details></div>
     <p class="sv-live-note" hidden=${!note}>${note}</p>
-    <p class="sv-live-why" data-waiting=${ratio ? undefined : ''}>${words.passes.replace('{ratio}', String(Math.floor(ratio * 10) / 10))}</p><p class="sv-live-error" role="alert" hidden=${!error}>${error}</p>`;
+    <p class="sv-live-why" data-waiting=${ratio ? undefined : ''}>${words.passes.replace('{ratio}', String(ratio))}</p><p class="sv-live-error" role="alert" hidden=${!error}>${error}</p>`;
 }
 
 // bring: resolves to the text under an id of the page or of a file beside it

@@ -15,6 +15,10 @@ function float16Values() {
   });
 }
 
+function parsed(bytes) {
+  try { return JSON.parse(new TextDecoder().decode(bytes)); } catch (error) { throw new Error('the weights are damaged: their header is no JSON'); }
+}
+
 /** @typedef {{ name: string, dtype: string, length: number, raw: ArrayBuffer }} StoredTensor length: how many numbers */
 
 // What a file holds, its numbers not yet read. Throws an Error for bytes that are no safetensors file.
@@ -23,7 +27,7 @@ export function storedTensors(bytes) {
   const size = bytes.length < 8 ? NaN : Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
   if (!(size <= bytes.length - 8)) throw new Error(`the weights are no whole safetensors file (got ${bytes.length} bytes)`);
   const numbers = bytes.subarray(8 + size);
-  const { __metadata__, ...header } = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
+  const { __metadata__, ...header } = parsed(bytes.subarray(8, 8 + size));
   return Object.entries(header).map(([name, { dtype, shape, data_offsets: [start, end] }]) => {
     if (!Object.hasOwn(READERS, dtype)) throw new Error(`weights must be float16 or float32 (got ${dtype} for ${name})`);
     if (end > numbers.length) throw new Error(`the weights end inside ${name}: the file is not whole`);

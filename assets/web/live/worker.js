@@ -11,7 +11,7 @@ import { Tokenizer } from './tokenizer.js';
 /** @typedef {{ do: 'run', id: string, asked: Asked }} RunOrder */
 /** @typedef {{ do: 'control', controls: Controls, pause: number }} Control pause: milliseconds between two steps */
 /** @typedef {{ do: 'go', steps: number } | { do: 'stop' }} Go steps: at most so many; 0 pauses */
-/** @typedef {{ loaded: string } | { ratio: number } | { id: string, event: Record<string, any> } | { error: string }} Told */
+/** @typedef {{ loaded: string, error?: string } | { ratio: number } | { id: string, event: Record<string, any> } | { error: string }} Told */
 
 const FIVE = 5, BEHIND = 32;                        // tokens of a pass, and before it
 const PASSES = 10, BLOCKS = 3, SEEN = 5, SOON = 500;   // passes of a block, blocks, the least time of one and the wait before, in milliseconds
@@ -57,7 +57,7 @@ function timeWhenIdle() {
   if (isTimed || runs || !target) return;
   isTimed = true;
   const ratio = timePasses(target);
-  if (ratio) tell({ ratio });
+  if (ratio) tell({ ratio: Math.round(ratio * 10) / 10 });
 }
 
 // How many passes over one token take as long as one over five: the median of blocks that take turns. A browser's clock may
@@ -84,10 +84,14 @@ const ORDERS = {
   begin({ tokenizer, template }) { Object.assign(engine, { tokenizer: new Tokenizer(tokenizer), template }); },
   /** @param {Load} order */
   load({ name, config, files }) {
-    const model = new Llama(config, files.map(bytesOf));
-    engine.models.set(name, model);
-    engine.environment.forward = model.kernel.isFast ? 'WebAssembly' : 'JavaScript';
-    tell({ loaded: name });
+    try {
+      const model = new Llama(config, files.map(bytesOf));
+      engine.models.set(name, model);
+      engine.environment.forward = model.kernel.isFast ? 'WebAssembly' : 'JavaScript';
+      tell({ loaded: name });
+    } catch (error) {
+      tell({ loaded: name, error: wordsOf(error) });
+    }
     setTimeout(timeWhenIdle, SOON);
   },
   /** @param {Control} order */
@@ -107,10 +111,12 @@ const ORDERS = {
   stop() { isStopped = true; },
 };
 
+const wordsOf = (error) => (error instanceof Error ? error.message : String(error));
+
 self.addEventListener('message', async ({ data }) => {
   try {
     await ORDERS[data.do](data);
   } catch (error) {
-    tell({ error: error instanceof Error ? error.message : String(error) });
+    tell({ error: wordsOf(error) });
   }
 });

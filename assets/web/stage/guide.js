@@ -38,6 +38,7 @@ const Guide = () => html`<h2>Help</h2>
   <h3>Keys on the stage</h3><${Again} of=".sv-keys > p" />
   <h3>Language</h3><p><select aria-label="Language" onChange=${({ target }) => chooseLanguage(target.value)}>${Object.entries(CHOICES).map(([name, words]) => html`
     <option value=${name} selected=${name === chosenLanguage()} ...${name ? VERBATIM : {}}>${words}</option>`)}</select></p>
+  <h3>The live page</h3><p>There this browser computes, not the server: <a href="live/" target="_blank" rel="noopener">open the live page</a>.</p>
   <h3>Documents</h3><ul class="sv-guide-documents">${Object.entries(DOCUMENTS).map(([file, words]) => html`<li><a href="specviz/docs/${file}" target="_blank" rel="noopener">${words}</a></li>`)}</ul>`;
 
 // It is drawn when it is first opened: by then the stage has its words.
