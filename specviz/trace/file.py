@@ -164,13 +164,25 @@ class TraceWriter:
             raise
         except OSError as error:
             problem = f"cannot be written ({error.strerror})"
-            if self._num_steps:
-                problem += f"; it holds the run up to step {self._num_steps:,}"
+            if num_steps := self._num_held():
+                problem += f"; it holds the run up to step {num_steps:,}"
             name = str(self._place) if isinstance(self._place, Path) else "standard output"
             raise TraceError(problem, name) from None
         self._is_open = True
         self._num_events += len(lines)
         self._num_steps = len(self._trace.steps)
+
+    def _num_held(self) -> int:
+        """How many steps the place holds after an error: some of the last ones may have found room."""
+        self._close()
+        with suppress(TraceError):
+            if self._num_steps and isinstance(self._place, Path):  # else an older file may be there
+                return len(load_trace(self._place).steps)
+        return self._num_steps
+
+    def _close(self) -> None:
+        with suppress(OSError):  # catch_up has raised, or only the end of the gzip is missing
+            self._stack.close()
 
     @property
     def has_all(self) -> bool:
@@ -184,8 +196,7 @@ class TraceWriter:
         try:
             self.catch_up()
         finally:
-            with suppress(OSError):  # catch_up has raised, or only the end of the gzip is missing
-                self._stack.close()
+            self._close()
 
 
 def read_trace(

@@ -30,8 +30,9 @@ def text_of(files, name):
 
 
 @pytest.mark.slow
-def test_without_charts_and_runs_it_is_below_five_megabytes(files):
-    own = [text for name, text in files.items() if name != "plotly.min.js" and not RUNS.match(name)]
+def test_without_charts_runs_and_weights_it_is_below_five_megabytes(files):
+    apart = re.compile(rf"{RUNS.pattern}|plotly\.min\.js|data/sv-weights-")
+    own = [text for name, text in files.items() if not apart.match(name)]
     assert sum(len(text.encode()) for text in own) < MOST_BYTES
 
 
