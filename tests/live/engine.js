@@ -1,25 +1,36 @@
 // engine.js: the live page's engine for tests in Python. Reads one JSON order from the standard input, writes the answer as
-// JSON. The models lie in assets/models.
+// JSON.
 import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { seeded } from '../../assets/web/live/draws.js';
 import { Llama } from '../../assets/web/live/forward.js';
 import { makeKernel, plainKernel } from '../../assets/web/live/kernel.js';
+import * as numberWords from '../../assets/web/live/number_words.js';
 import { runEvents } from '../../assets/web/live/run.js';
+import { probabilities } from '../../assets/web/live/sampling.js';
 import { Shown } from '../../assets/web/live/shown.js';
-import { speculate } from '../../assets/web/live/speculate.js';
 import { Tokenizer } from '../../assets/web/live/tokenizer.js';
+import { asLines } from '../../assets/web/live/trace.js';
+import { law } from './law.js';
 
-const MODELS = new URL('../../assets/models/', import.meta.url);
 const json = (path) => JSON.parse(readFileSync(path, 'utf8'));
-const tokenizer = new Tokenizer(json(new URL('fable-target/tokenizer.json', MODELS)));
+const plain = (_, most) => plainKernel(most);
+const numbers = (row) => Buffer.from(row.buffer, row.byteOffset, row.byteLength).toString('base64');   // of float32
+const tokenizerOf = (folder) => new Tokenizer(json(join(folder, 'tokenizer.json')));
 
-function load(name, kernel = makeKernel) {
-  const folder = new URL(`${name}/`, MODELS), files = readdirSync(folder).filter((file) => file.endsWith('.safetensors')).sort();
-  return new Llama(json(new URL('config.json', folder)), files.map((file) => new Uint8Array(readFileSync(new URL(file, folder)))), kernel);
+function load(folder, kernel = makeKernel) {
+  const files = readdirSync(folder).filter((file) => file.endsWith('.safetensors')).sort();
+  return new Llama(json(join(folder, 'config.json')), files.map((file) => new Uint8Array(readFileSync(join(folder, file)))), kernel);
 }
 
-// A run with a list of controls, of which the first holds until the step that the second names, and so on.
+// The kind of an error and its words, or null where nothing was refused.
+function refusal(work) {
+  try { work(); } catch (error) { return { kind: error.constructor.name, words: error.message }; }
+  return null;
+}
+
+// A run with a list of controls, of which the first holds until the step that the second names, and so on; null stops it.
 function run({ asked, controls }, engine, words) {
   let steps = 0;
   const read = () => controls.filter(({ from = 0 }) => from <= steps).at(-1).set, shown = new Shown(words, 'run'), events = [], messages = [];
@@ -31,21 +42,58 @@ function run({ asked, controls }, engine, words) {
     }
     if (event.event === 'footer') messages.push(shown.end(event.reason, asked.prompt));
   }
-  return { events, messages };
+  return { file: asLines(events), messages };
+}
+
+function engineOf(models, words) {
+  const loaded = new Map(Object.entries(models).map(([name, folder]) => [name, load(folder)]));
+  return { tokenizer: tokenizerOf(models[words.template.target]), template: words.template, environment: {}, models: loaded };
 }
 
 const ORDERS = {
-  encode: ({ texts }) => texts.map((each) => tokenizer.encode(each)),
-  // per text: what each of its ids is, one by one, and alone
-  decode: ({ texts }) => texts.map((ids) => ({ pieces: ids.map(tokenizer.incremental()), labels: ids.map((id) => tokenizer.label(id)) })),
-  logits: ({ model, texts, plain }) => {
-    const made = load(model, plain ? (_, most) => plainKernel(most) : makeKernel);
-    return { isFast: made.kernel.isFast, rows: texts.map((ids) => made.forward(ids, ids.length).map((row) => [...row])) };
+  encode({ folder, texts }) {
+    const tokenizer = tokenizerOf(folder);
+    return texts.map((each) => tokenizer.encode(each));
   },
-  draws: ({ seed, places }) => places.map((place) => seeded(seed).below(1, ...place).u),
-  runs: ({ runs, words, models }) => {
-    const engine = { tokenizer, template: words.template, environment: {}, models: new Map(models.map((name) => [name, load(name)])) };
+  // per text: what each of its ids is as it comes behind the others, and alone
+  decode({ folder, texts }) {
+    const tokenizer = tokenizerOf(folder);
+    return texts.map((ids) => ({ pieces: ids.map(tokenizer.incremental()), alone: ids.map((id) => tokenizer.token(id)), labels: ids.map((id) => tokenizer.label(id)) }));
+  },
+  assigned: ({ characters }) => characters.map((each) => /\P{Cn}/u.test(each)),
+  // asked: [tokens, wanted] one after the other, of one model with its cache
+  logits({ folder, isPlain, asked }) {
+    const model = load(folder, isPlain ? plain : makeKernel);
+    return asked.map(([tokens, wanted]) => {
+      const before = model.fed, rows = model.forward(tokens, wanted).map(numbers);
+      return { rows, fed: model.fed - before, isFast: model.kernel.isFast };
+    });
+  },
+  // the same product by both kernels; the numbers of `weights` and `states` lie in files of float32
+  products({ cases, weights, states }) {
+    const read = (path) => { const bytes = readFileSync(path); return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4); };
+    const all = [read(weights), read(states)];
+    return cases.map(({ tokens, width, out, stride }) => [makeKernel, plain].map((make) => {
+      const kernel = make(out * (stride ?? width), tokens * Math.max(width, out)), matrix = kernel.room(out * (stride ?? width));
+      matrix.set(all[0].subarray(0, matrix.length));
+      const product = kernel.multiply(matrix, all[1].slice(0, tokens * width), tokens, { out, stride });
+      return { isFast: kernel.isFast, product: numbers(product) };
+    }));
+  },
+  draws: ({ places }) => places.map(([seed, ...place]) => seeded(seed).below(1, ...place).u),
+  probabilities: ({ asked }) => asked.map(({ logits, sampling }) => numbers(probabilities(Float32Array.from(logits), sampling))),
+  words: ({ asked }) => asked.map(([name, ...values]) => numberWords[name](...values)),
+  laws: ({ asked }) => asked.map(law),
+  runs({ runs, words, models }) {
+    const engine = engineOf(models, words);
     return runs.map((each) => run(each, engine, words));
+  },
+  refusals: ({ folders = [], tokenizers = [] }) => [
+    ...folders.map((folder) => refusal(() => load(folder))), ...tokenizers.map((file) => refusal(() => new Tokenizer(file))),
+  ],
+  refusedRuns({ runs, words, models }) {
+    const engine = engineOf(models, words);
+    return runs.map((each) => refusal(() => run(each, engine, words)));
   },
 };
 

@@ -1,6 +1,5 @@
 """The views' own tests, which need no browser: they run under node over what Python sends. A type checker reads all."""
 
-import json
 import os
 import re
 import shutil
@@ -9,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.npm import npm_program
 from tests.web.messages import write
 
 HERE = Path(__file__).resolve().parent
 WEB = HERE.parent.parent / "assets" / "web"
 SCRIPTS = [path for path in sorted(WEB.rglob("*.js")) if path.parent.name != "vendor"]
-PATIENCE_S = 120  # for npm, which may have to bring the type checker
 
 
 def test_the_views_pass_their_own_tests(tmp_path):
@@ -28,28 +27,10 @@ def test_the_views_pass_their_own_tests(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def tsc(*options):
-    """Runs the type checker that package.json names; npm keeps it after the first time."""
-    version = json.loads((HERE / "package.json").read_text("utf-8"))["devDependencies"]["typescript"]
-    command = [shutil.which("npx"), "--yes", f"--package=typescript@{version}", "--", "tsc", *options]
-    environment = {**os.environ, "npm_config_fetch_retries": "1", "npm_config_fetch_retry_mintimeout": "1000"}
-    return subprocess.run(
-        command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-
-
 @pytest.fixture
 def type_checker():
     """Skips where there is no type checker to ask."""
-    if shutil.which("npx") is None:
-        pytest.skip("npx is not installed: the type checker needs it (Debian: apt-get install npm)")
-    try:
-        started = tsc("--version")
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"npm did not bring the type checker within {PATIENCE_S} seconds")
-    if started.returncode:
-        pytest.skip(f"npm could not bring the type checker: {started.stderr.strip() or started.stdout.strip()}")
-    return tsc
+    return npm_program(HERE, "typescript", "tsc")
 
 
 def test_the_views_have_no_type_errors(type_checker):

@@ -20,13 +20,16 @@ const FOURS = (length) => 4 * Math.ceil(length / 4);
  * @property {number} max_position_embeddings
  * @property {number} rms_norm_eps
  * @property {boolean} tie_word_embeddings
+ * @property {boolean} attention_bias
+ * @property {boolean} mlp_bias
  * @property {{ rope_type: string, rope_theta: number }} rope_parameters
  */
 
 /** @param {Config} config */
-function refuseOthers({ model_type, hidden_act, rope_parameters: { rope_type } }) {
-  if (model_type !== 'llama' || hidden_act !== 'silu' || rope_type !== 'default') {
-    throw new Error(`a model must be a Llama with SiLU and plain rotary positions (got ${model_type}, ${hidden_act}, ${rope_type})`);
+function refuseOthers({ model_type, hidden_act, rope_parameters, attention_bias, mlp_bias }) {
+  const rope_type = rope_parameters?.rope_type, bias = attention_bias || mlp_bias;
+  if (model_type !== 'llama' || hidden_act !== 'silu' || rope_type !== 'default' || bias) {
+    throw new Error(`a model must be a Llama with SiLU, plain rotary positions and no bias (got ${model_type}, ${hidden_act}, ${rope_type}, ${bias ? 'a bias' : 'none'})`);
   }
 }
 
@@ -45,10 +48,12 @@ export class Llama {
     this.contextLimit = config.max_position_embeddings;
     const stored = files.flatMap(storedTensors), ofCache = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
     const numbers = stored.reduce((sum, { length }) => sum + FOURS(length), ofCache * FOURS(this.contextLimit));
-    this.kernel = kernel(numbers, AT_ONCE * Math.max(config.vocab_size, config.intermediate_size));
+    const widest = Math.max(config.vocab_size, config.intermediate_size, config.hidden_size, config.num_attention_heads * config.head_dim);
+    this.kernel = kernel(numbers, Math.max(AT_ONCE * widest, FOURS(this.contextLimit)));
     this.numParameters = stored.reduce((sum, { length }) => sum + length, 0);
     /** @type {Record<string, Float32Array>} */
     this.tensors = Object.fromEntries(stored.map((tensor) => [tensor.name, readNumbers(tensor, this.kernel.room(tensor.length))]));
+    if (this.tensors['model.embed_tokens.weight']?.length !== config.vocab_size * config.hidden_size) throw new Error('the weights do not fit config.json: another embedding, or none');
     this.#makeCache();
     this.#makeAngles();
   }
@@ -76,9 +81,10 @@ export class Llama {
     }
   }
 
-  // The logits behind each of the last `wanted` tokens. Only tokens that the cache lacks are read.
+  // The logits behind each of the last `wanted` tokens, at most 32. Only tokens that the cache lacks are read.
   /** @param {number[]} tokens @param {number} wanted @returns {Float32Array[]} */
   forward(tokens, wanted = 1) {
+    if (wanted > AT_ONCE) throw new Error(`a pass gives at most ${AT_ONCE} rows of logits (got ${wanted})`);
     const most = Math.min(this.#read.length, tokens.length - wanted);
     let common = 0;
     while (common < most && this.#read[common] === tokens[common]) common += 1;

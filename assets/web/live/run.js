@@ -16,6 +16,7 @@ const CHANGING = ['k', 'temperature', 'top_k', 'top_p', 'draft_model'];
 // stop; it does not at first. Throws an Error for a prompt that the target cannot read.
 /** @param {Asked} asked @param {() => Controls | null} read @param {Engine} engine @returns {Generator<Record<string, any>>} */
 export function* runEvents(asked, read, { models, tokenizer, template, environment }) {
+  if (/\p{Cs}/u.test(asked.prompt)) throw new Error('the prompt has half a character, which no tokenizer reads');
   const ids = tokenizer.encode(asked.prompt), target = models.get(template.target);
   if (!ids.length) throw new Error('the prompt is empty; type at least one word');
   if (ids.length >= target.contextLimit) throw new Error(`the prompt must have fewer than ${target.contextLimit} tokens, which is what the target reads (got ${ids.length})`);

@@ -8,7 +8,9 @@ import { fixed, label, percent, prose, quote, randomDraw, shortText, shorten, to
 
 /** @param {StepRecord} step @param {string} status */
 const countOf = (step, status) => step.draft.filter((token) => token.status === status).length;
-const rate = (part, whole) => `${fixed(100 * part / whole, 0)} %`;
+// A setting in at most six digits.
+const brief = (value) => String(typeof value === 'number' ? Number(value.toPrecision(6)) : value);
+const rate = (part, whole) => `${fixed(100 * (part / whole), 0)} %`;
 
 // How many tokens and calls there were so far.
 class Counts {
@@ -156,13 +158,13 @@ export class Shown {
   }
 
   #changes({ settings, changed }) {
-    return changed.map((name) => `${this.words.changes[name]} ${label(String(this.#before.settings[name]))} → ${label(String(settings[name]))}`);
+    return changed.map((name) => `${this.words.changes[name]} ${label(brief(this.#before.settings[name]))} → ${label(brief(settings[name]))}`);
   }
 
   // Roles and the parts at work: the promise, the models with their sizes, the sampling.
   /** @returns {[string, string][]} */
   #context({ target, draft_model: draft, temperature, top_k: topK, top_p: topP }) {
-    const sampling = [`temperature ${temperature}`, topK ? `top-k ${topK}` : '', topP < 1 ? `top-p ${topP}` : ''].filter(Boolean).join(', ');
+    const sampling = [`temperature ${brief(temperature)}`, topK ? `top-k ${topK}` : '', topP < 1 ? `top-p ${brief(topP)}` : ''].filter(Boolean).join(', ');
     return [['exact', this.words.promise], ['target', this.words.models[target]], ['draft', this.words.models[draft]], ['sampling', sampling]];
   }
 }

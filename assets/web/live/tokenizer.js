@@ -12,15 +12,16 @@ function alphabet() {
 const LETTERS = alphabet(), BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
 /** @typedef {{ id: number, content: string, special: boolean }} AddedToken */
-/** @typedef {{ pre_tokenizer: object, model: { type: string, vocab: Record<string, number>, merges: string[][] }, added_tokens: AddedToken[] }} TokenizerFile */
+/** @typedef {{ normalizer: object | null, pre_tokenizer: object, model: { type: string, vocab: Record<string, number>, merges: string[][] }, added_tokens: AddedToken[] }} TokenizerFile */
 /** @typedef {{ id: number, text: string, bytes?: string }} TokenRecord bytes: in hexadecimal, where they are not whole characters */
 
 // The expression that splits a text before BPE. JavaScript's \s is not Unicode's white space.
 /** @param {TokenizerFile} file */
-function splitter({ pre_tokenizer: whole }) {
-  const { type, pretokenizers: [split, bytes] = [] } = /** @type {any} */ (whole);
-  if (type !== 'Sequence' || split?.type !== 'Split' || split.behavior !== 'Isolated' || bytes?.type !== 'ByteLevel' || bytes.use_regex) {
-    throw new Error('a tokenizer must split a text by an expression, then take it as bytes (this one does something else)');
+function splitter({ normalizer, pre_tokenizer: whole, model }) {
+  const { type, pretokenizers: [split, bytes] = [] } = /** @type {any} */ (whole ?? {});
+  const isSplit = type === 'Sequence' && split?.type === 'Split' && split.behavior === 'Isolated' && split.pattern.Regex;
+  if (!isSplit || bytes?.type !== 'ByteLevel' || bytes.use_regex || bytes.add_prefix_space || normalizer || model.type !== 'BPE') {
+    throw new Error('a tokenizer must split a text by an expression, take it as bytes, and join them by BPE (this one does something else)');
   }
   const pattern = split.pattern.Regex.replaceAll('\\s', '\\p{White_Space}').replaceAll('\\S', '\\P{White_Space}');
   return new RegExp(pattern, 'gu');
@@ -87,19 +88,20 @@ export class Tokenizer {
     return this.special.has(id) ? UTF8.encode(piece) : Uint8Array.from(piece, (letter) => BYTES.get(letter));
   }
 
+  // An id alone: half a character is U+FFFD.
   /** @param {number} id @returns {TokenRecord} */
-  token(id) { return this.incremental()(id); }
+  token(id) { return this.incremental(false)(id); }
 
   // The text of an id in a table: bytes that are no character as <F0 9F>, an id without a token as <id 7>.
   /** @param {number} id */
   label(id) { return spell(this.bytesOf(id)) || `<id ${id}>`; }
 
   // A function from ids that come one by one to their records; a text is empty while its character is not whole.
-  incremental() {
+  incremental(stream = true) {
     const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
     /** @param {number} id @returns {TokenRecord} */
     return (id) => {
-      const bytes = this.bytesOf(id), token = { id, text: decoder.decode(bytes, { stream: true }) };
+      const bytes = this.bytesOf(id), token = { id, text: decoder.decode(bytes, { stream }) };
       return isText(bytes) ? token : { ...token, bytes: hex(bytes).join('') };
     };
   }

@@ -5,6 +5,7 @@ const READERS = {
   F16: (raw, room) => new Uint16Array(raw).forEach((bits, place) => { room[place] = FLOAT16[bits]; }),
   F32: (raw, room) => room.set(new Float32Array(raw)),
 };
+const BYTES = { F16: 2, F32: 4 };                   // of a number
 
 // All 65,536 numbers of float16: a sign, 5 bits of exponent, 10 of the fraction.
 function float16Values() {
@@ -30,8 +31,9 @@ export function storedTensors(bytes) {
   const { __metadata__, ...header } = parsed(bytes.subarray(8, 8 + size));
   return Object.entries(header).map(([name, { dtype, shape, data_offsets: [start, end] }]) => {
     if (!Object.hasOwn(READERS, dtype)) throw new Error(`weights must be float16 or float32 (got ${dtype} for ${name})`);
-    if (end > numbers.length) throw new Error(`the weights end inside ${name}: the file is not whole`);
-    return { name, dtype, length: shape.reduce((product, side) => product * side, 1), raw: numbers.slice(start, end).buffer };
+    const length = shape.reduce((product, side) => product * side, 1), raw = numbers.slice(start, end).buffer;
+    if (raw.byteLength !== BYTES[dtype] * length) throw new Error(`the weights are damaged or not whole: ${name} has ${raw.byteLength} bytes for ${length} numbers`);
+    return { name, dtype, length, raw };
   });
 }
 
