@@ -3,6 +3,9 @@ import { inAddress } from './core/address.js';
 import { mountLive } from './live/live.js';
 import { bringText, openFile, presentable } from './share/one_file.js';
 
-const holder = document.getElementById('sv-file');
 presentable(document.getElementById('sv-present'));
-openFile(holder, async () => { (await mountLive(document.getElementById('live'), bringText)).fill(inAddress(location.hash.slice(1))); }, bringText);
+openFile(document.getElementById('sv-file'), async () => {
+  const live = await mountLive(document.getElementById('live'), bringText), follow = () => live?.fill(inAddress(location.hash.slice(1)));
+  window.addEventListener('hashchange', follow);
+  follow();
+}, bringText);

@@ -113,6 +113,7 @@ class Site {
     this.runs = runs;
     this.pairs = pairs;
     this.note = '';                                  // what to look for in a lesson's live run
+    this.asked = '';                                 // by the address, of the live page
     this.hub = makeStage(place('stage'), runs.length > 0);
     this.reports = Object.fromEntries(Object.entries(pages).map(([name, message]) => [name, makeReport(name, message)]));
     this.show = stageOf(this.hub);
@@ -169,9 +170,13 @@ class Site {
   }
 
   async try(asked) {
-    this.live = this.live || mountLive(place('live'), bringText);
-    (await this.live).fill(asked, this.note);
+    const { note } = this;
     this.note = '';
+    this.live = this.live || mountLive(place('live'), bringText);
+    const live = await this.live;
+    if (!live) this.live = null;                     // the next visit tries again
+    else if (note || location.hash !== this.asked) live.fill(asked, note);
+    this.asked = location.hash;
   }
 
   welcome() {

@@ -17,6 +17,8 @@ OUTPUTS = {
     "steps": "CSV, one line per step",
     "jsonl": "the trace itself; any OUT ending in .gz is compressed, and - is standard output",
 }
+SITE_FILE = "data/sv-data.js"  # which a site has
+LIVE_FILE = "data/sv-live.js"  # which a site has as well, because the live page is a part of it
 INCOMPLETE = "specviz: the recording in FILE stops before the end of the run; everything up to there was exported"
 
 
@@ -90,17 +92,17 @@ def _write_lessons(options: argparse.Namespace) -> None:
 def _write_live(options: argparse.Namespace) -> None:
     from specviz.views.live import live_files, live_page
 
-    if options.live.suffix == ".html" or options.live == Path("-"):
+    if options.live.suffix.lower() == ".html" or options.live == Path("-"):
         output(str(options.live)).write(live_page())
     else:
-        _check_folder(options.live, "--live")
+        _check_folder(options.live, "--live", LIVE_FILE)
         _write_folder(options.live, live_files())
 
 
 def _write_site(options: argparse.Namespace) -> None:
     from specviz.views.site import site_files
 
-    _check_folder(options.site, "--site")
+    _check_folder(options.site, "--site", SITE_FILE)
     report = None
     try:
         if options.report is not None:
@@ -131,13 +133,14 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
     )
 
 
-def _check_folder(folder: Path, option: str) -> None:
-    """Raises SpecvizError unless the folder is new, empty, or holds what was written there before."""
-    if not folder.exists() or (folder / "site.js").is_file():
+def _check_folder(folder: Path, option: str, own: str) -> None:
+    """Raises SpecvizError unless the folder is new, empty, or holds what the option wrote there: a file named `own`."""
+    is_site = (folder / SITE_FILE).is_file()
+    if not folder.exists() or ((folder / own).is_file() and is_site == (own == SITE_FILE)):
         return
     if not folder.is_dir() or any(folder.iterdir()):
         raise SpecvizError(
-            f"{option} needs a new or empty folder, or an earlier site (got {str(folder)!r:.200})"
+            f"{option} needs a new or empty folder, or what it wrote before (got {str(folder)!r:.200})"
         )
 
 

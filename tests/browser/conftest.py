@@ -80,22 +80,35 @@ def page(open_page) -> object:
 @pytest.fixture
 def opened(chromium, tmp_path) -> Iterator[Callable[..., object]]:
     """Opens a file, or a text as one, from disk: opened(html, place="#lesson=x", viewport=...). Leaving the test checks
-    that nothing went wrong on the page and nothing else was asked for; with `beside`, files of its folder may be."""
-    wrong, own = [], ["data:", "blob:", "about:"]
+    that nothing went wrong on the page and nothing else was asked for; with `beside`, files of its folder may be, and
+    with `missing` one of them may lack."""
+
+    def is_wrong(message):
+        return message.type == "error" and not any(words in message.text for words in allowed)
+
+    wrong, own, allowed = [], ["data:", "blob:", "about:"], []
     watched = {
         "pageerror": lambda error: wrong.append(str(error)),
-        "console": lambda message: wrong.append(message.text) if message.type == "error" else None,
+        "console": lambda message: wrong.append(message.text) if is_wrong(message) else None,
         "dialog": lambda dialog: (wrong.append(dialog.message), dialog.dismiss()),
         "request": lambda request: None if request.url.startswith(tuple(own)) else wrong.append(request.url),
     }
 
     def opened(
-        html: str | Path, place: str = "", ready: str = IS_DONE, *, beside: bool = False, **context: object
+        html: str | Path,
+        place: str = "",
+        ready: str = IS_DONE,
+        *,
+        beside: bool = False,
+        missing: bool = False,
+        **context: object,
     ) -> object:
         path = html if isinstance(html, Path) else tmp_path / f"page-{len(own)}.html"
         if path is not html:
             path.write_text(html, encoding="utf-8")
         own.append((path.parent if beside else path).as_uri())
+        if missing:
+            allowed.append("net::ERR_FILE_NOT_FOUND")
         options = {"viewport": DESKTOP, "color_scheme": "light", **context}
         page = pages_left.enter_context(borrowed(chromium, watched, **options))
         page.goto(f"{path.as_uri()}{place}")

@@ -160,7 +160,7 @@ def test_a_prompt_that_cannot_be_read_is_refused_in_words(opened, html, prompt):
 def test_a_link_brings_what_was_asked_and_nothing_that_is_not_allowed(opened, html):
     page = opened(html, at(k=7, draft_model="fable-draft-tiny", top_k=20, max_new_tokens=64))
     page.evaluate(OPENED)
-    assert page.inner_text(".sv-live-k output") == "7"
+    assert page.inner_text(".sv-live-k b") == "7"
     assert field(page, "Draft").input_value() == "fable-draft-tiny"
     assert field(page, "Top-k (0: all)").input_value() == "20"
     evil = at(
@@ -168,7 +168,7 @@ def test_a_link_brings_what_was_asked_and_nothing_that_is_not_allowed(opened, ht
     )
     other = opened(html, evil)
     other.evaluate(OPENED)
-    assert other.inner_text(".sv-live-k output") == "4"
+    assert other.inner_text(".sv-live-k b") == "4"
     values = other.locator(".sv-live-settings :is(input, select)").evaluate_all(
         "(all) => all.map(({ value }) => value)"
     )
@@ -189,6 +189,77 @@ def test_it_can_be_read_and_used_at_every_size(opened, html, viewport, theme):
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
     drive = page.locator(".sv-live-drive").bounding_box()
     assert 0 <= drive["y"] <= viewport["height"] - drive["height"], "what drives a run stays in sight"
+
+
+def test_a_draft_that_comes_late_or_never_takes_no_other_setting_with_it(opened, tmp_path):
+    for name, text in live_files().items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    missing = tmp_path / "data" / "sv-weights-fable-draft-tiny.js"
+    away = missing.rename(tmp_path / "away.js")
+    page = opened(tmp_path / "index.html", at(max_new_tokens=200, pace="fast"), beside=True, missing=True)
+    field(page, "Draft").select_option("fable-draft-tiny")
+    page.click(RUN)
+    error = page.locator(".sv-live-error")
+    expect(error).to_contain_text("fable-draft-tiny.js did not load")
+    field(page, "Draft").select_option("fable-draft")
+    page.click(RUN)
+    expect(page.locator(".sv-lanes .sv-cell").nth(3)).to_be_visible()
+    field(page, "Draft").select_option("fable-draft-tiny")
+    page.locator(".sv-live-k input").fill("7")
+    expect(page.locator(".sv-lanes")).to_contain_text("K 4 → 7")
+    expect(field(page, "Draft")).to_have_value("fable-draft")
+    away.rename(missing)
+    field(page, "Draft").select_option("fable-draft-tiny")
+    field(page, "Draft").select_option("fable-draft-code")
+    expect(page.locator(".sv-lanes")).to_contain_text("draft fable-draft → fable-draft-code")
+    field(page, "Pace").select_option("full")
+    finish(page)
+    assert [event.draft_model.name for event in saved(page).models] == ["fable-draft", "fable-draft-code"]
+
+
+def test_a_draft_chosen_while_the_models_load_is_the_one_that_drafts(opened, html):
+    page = opened(html, at())
+    page.click(RUN)
+    field(page, "Draft").select_option("fable-draft-tiny")
+    field(page, "Draft").select_option("fable-draft-code")
+    finish(page)
+    trace = saved(page)
+    assert {step.settings.k for step in trace.steps} == {4}
+    assert trace.models[-1].draft_model.name in ("fable-draft", "fable-draft-code")
+
+
+def test_single_steps_add_up_and_wait_for_no_pace(opened, html):
+    page = opened(html, at(pace="slow"))
+    steps = page.locator(".sv-lanes .sv-row")
+    page.click(STEP)
+    expect(steps).to_have_count(1)
+    for _ in range(4):
+        page.click(STEP)
+    expect(steps).to_have_count(5, timeout=2000)
+    page.wait_for_timeout(300)
+    expect(steps).to_have_count(5)
+
+
+def test_what_is_typed_stays_and_what_is_asked_begins_anew(opened, html):
+    page = opened(html, at(k=0))
+    field(page, "Temperature").fill("0.7")
+    expect(page.locator(".sv-live-why:not([data-waiting])")).to_be_visible()
+    expect(field(page, "Temperature")).to_have_value("0.7")
+    page.evaluate("location.hash = 'live&seed=6'")
+    expect(page.locator(".sv-live-k b")).to_have_text("4")
+    expect(field(page, "Temperature")).to_have_value("1")
+    page.evaluate("location.hash = 'live&__proto__=1&constructor=2&toString=3&k=5'")
+    expect(page.locator(".sv-live-k b")).to_have_text("5")
+
+
+def test_an_error_is_in_sight_on_a_phone(opened, html):
+    page = opened(html, at(prompt=""), viewport=PHONE)
+    page.mouse.wheel(0, 600)
+    page.click(RUN)
+    expect(page.locator(".sv-live-error")).to_be_in_viewport()
+    page.fill("textarea", "One")
+    expect(page.locator(".sv-live-error")).to_be_hidden()
 
 
 def test_it_speaks_german_to_a_german_browser(opened, html):

@@ -30,7 +30,7 @@ function refusal(work) {
   return null;
 }
 
-// A run with a list of controls, of which the first holds until the step that the second names, and so on; null stops it.
+// A run with a list of controls, of which the first holds until the step that the second names, and so on.
 function run({ asked, controls }, engine, words) {
   let steps = 0;
   const read = () => controls.filter(({ from = 0 }) => from <= steps).at(-1).set, shown = new Shown(words, 'run'), events = [], messages = [];

@@ -51,8 +51,8 @@ def controls(k=4, temperature=1.0, top_k=0, top_p=1.0, draft="fable-draft") -> d
     return {"k": k, "temperature": temperature, "top_k": top_k, "top_p": top_p, "draft_model": draft}
 
 
-def asked_run(prompt: str, *changes: tuple[int, dict | None], seed=0, max_new_tokens=48, **first) -> dict:
-    """A run for `runs`. changes: (number of steps made, the controls from there on, None to stop)."""
+def asked_run(prompt: str, *changes: tuple[int, dict], seed=0, max_new_tokens=48, **first) -> dict:
+    """A run for `runs`. changes: (number of steps made, the controls from there on)."""
     parts = [{"set": controls(**first)}, *({"from": step, "set": new} for step, new in changes)]
     return {"asked": {"prompt": prompt, "seed": seed, "max_new_tokens": max_new_tokens}, "controls": parts}
 

@@ -1,4 +1,4 @@
-// blake2b.js: the hash BLAKE2b (RFC 7693), keyed or not, for messages of one block. Draws and links are made of it, as in Python.
+// blake2b.js: the hash BLAKE2b (RFC 7693) with a key, eight bytes long, for messages of one block. Draws are made of it, as in Python.
 
 const INITIAL = [
   0x6a09e667f3bcc908n, 0xbb67ae8584caa73bn, 0x3c6ef372fe94f82bn, 0xa54ff53a5f1d36f1n,
@@ -12,7 +12,7 @@ const ORDER = [
   [6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5], [10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0],
 ];
 const MIXED = [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15], [0, 5, 10, 15], [1, 6, 11, 12], [2, 7, 8, 13], [3, 4, 9, 14]];
-const ROUNDS = 12, BLOCK = 128;                     // bytes
+const ROUNDS = 12, BLOCK = 128, SIZE = 8;           // bytes of a block and of the hash
 
 /** @param {bigint} number */
 const wrap = (number) => BigInt.asUintN(64, number);
@@ -48,11 +48,11 @@ function padded(bytes) {
   return block;
 }
 
-// A function that hashes messages of at most 128 bytes under this key; size: of its result, in bytes, at most 8.
-/** @param {number} size @param {Uint8Array} key */
-export function keyed(size, key) {
-  const [first, ...others] = INITIAL, start = [first ^ BigInt(0x01010000 + (key.length << 8) + size), ...others];
+// A function that hashes messages of at most 128 bytes under this key, which is at least one byte long.
+/** @param {Uint8Array} key */
+export function keyed(key) {
+  const [first, ...others] = INITIAL, start = [first ^ BigInt(0x01010000 + (key.length << 8) + SIZE), ...others];
   const state = compress(start, padded(key), BLOCK, false);
   /** @param {Uint8Array} message */
-  return (message) => BigInt.asUintN(8 * size, compress(state, padded(message), BLOCK + message.length, true)[0]);
+  return (message) => compress(state, padded(message), BLOCK + message.length, true)[0];
 }

@@ -18,7 +18,7 @@ export const ROOT = -1;                             // the node of the last toke
 export function seeded(seed) {
   const key = new Uint8Array(8), address = new Uint8Array(17), view = new DataView(address.buffer);
   new DataView(key.buffer).setBigUint64(0, BigInt(seed), true);
-  const hash = keyed(8, key);
+  const hash = keyed(key);
   const uniform = (role, position, node) => {
     view.setUint8(0, role);
     view.setBigInt64(1, BigInt(position), true);

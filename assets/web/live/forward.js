@@ -4,7 +4,7 @@ import { readNumbers, storedTensors } from './weights.js';
 /** @import { Kernel } from './kernel.js' */
 
 const AT_ONCE = 32;                                 // tokens; a longer text is read in pieces
-const FOURS = (length) => 4 * Math.ceil(length / 4);
+const inFours = (length) => 4 * Math.ceil(length / 4);
 
 /**
  * @typedef {object} Config the part of a model's config.json that is read
@@ -47,9 +47,9 @@ export class Llama {
     this.vocabSize = config.vocab_size;
     this.contextLimit = config.max_position_embeddings;
     const stored = files.flatMap(storedTensors), ofCache = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
-    const numbers = stored.reduce((sum, { length }) => sum + FOURS(length), ofCache * FOURS(this.contextLimit));
+    const numbers = stored.reduce((sum, { length }) => sum + inFours(length), ofCache * inFours(this.contextLimit));
     const widest = Math.max(config.vocab_size, config.intermediate_size, config.hidden_size, config.num_attention_heads * config.head_dim);
-    this.kernel = kernel(numbers, Math.max(AT_ONCE * widest, FOURS(this.contextLimit)));
+    this.kernel = kernel(numbers, Math.max(AT_ONCE * widest, inFours(this.contextLimit)));
     this.numParameters = stored.reduce((sum, { length }) => sum + length, 0);
     /** @type {Record<string, Float32Array>} */
     this.tensors = Object.fromEntries(stored.map((tensor) => [tensor.name, readNumbers(tensor, this.kernel.room(tensor.length))]));
@@ -61,7 +61,7 @@ export class Llama {
   // For each layer and head: keys [context, head_dim], and values the other way round [head_dim, context].
   #makeCache() {
     const { num_hidden_layers: layers, num_key_value_heads: heads, head_dim: size } = this.config;
-    const rooms = () => Array.from({ length: layers }, () => Array.from({ length: heads }, () => this.kernel.room(size * FOURS(this.contextLimit))));
+    const rooms = () => Array.from({ length: layers }, () => Array.from({ length: heads }, () => this.kernel.room(size * inFours(this.contextLimit))));
     this.keys = rooms();
     this.values = rooms();
   }
@@ -173,7 +173,7 @@ export class Llama {
   }
 
   #keep(layer, past, keys, values) {
-    const { num_key_value_heads: groups, head_dim: size } = this.config, context = FOURS(this.contextLimit);
+    const { num_key_value_heads: groups, head_dim: size } = this.config, context = inFours(this.contextLimit);
     for (let start = 0; start < keys.length; start += size) {
       const group = start / size % groups, position = past + Math.floor(start / (groups * size));
       this.keys[layer][group].set(keys.subarray(start, start + size), position * size);
@@ -184,8 +184,8 @@ export class Llama {
   // What one head sees of the first `length` tokens: their values, weighted by the softmax of query times key.
   /** @param {Float32Array} query @param {number} layer @param {number} group @param {number} length */
   #look(query, layer, group, length) {
-    const { head_dim: size } = this.config, context = FOURS(this.contextLimit);
-    const weights = this.kernel.multiply(this.keys[layer][group], query, 1, { out: FOURS(length) }).slice();
+    const { head_dim: size } = this.config, context = inFours(this.contextLimit);
+    const weights = this.kernel.multiply(this.keys[layer][group], query, 1, { out: inFours(length) }).slice();
     let most = -Infinity, sum = 0;
     for (let i = 0; i < length; i += 1) if (weights[i] > most) most = weights[i];
     for (let i = 0; i < length; i += 1) sum += weights[i] = Math.exp((weights[i] - most) / Math.sqrt(size));

@@ -4,7 +4,7 @@ import { element, VERBATIM } from '../core/element.js';
 import { copyText, saveText, unpack } from '../core/files.js';
 import { html } from '../core/html.js';
 import { mountStage, stageMarkup } from '../stage/stage.js';
-import { render } from '../vendor/preact_htm.js';
+import { render, useRef } from '../vendor/preact_htm.js';
 import { Engine } from './engine.js';
 import { Shown } from './shown.js';
 import { asLines } from './trace.js';
@@ -16,9 +16,12 @@ import { asLines } from './trace.js';
 const PACES = { slow: 1000, normal: 250, fast: 80, full: 0 };   // milliseconds between two steps
 const FIRST = { k: 4, seed: 5, max_new_tokens: 128, pace: 'normal' };
 const MOST_PROMPT = 4000;                           // characters; the target reads about a thousand tokens
-const RANGES = { temperature: [0, 5], top_p: [.01, 1] };        // least and most
-const WHOLE = { seed: [0, 4294967295], max_new_tokens: [1, 512], top_k: [0, 4096] };    // likewise, whole numbers
 const SHARED = ['prompt', 'k', 'temperature', 'top_k', 'top_p', 'draft_model', 'seed', 'max_new_tokens'];
+/** @type {Record<string, { least: number, most: number, whole: boolean }>} */
+const NUMBERS = {
+  temperature: { least: 0, most: 5, whole: false }, top_p: { least: .01, most: 1, whole: false }, top_k: { least: 0, most: 4096, whole: true },
+  seed: { least: 0, most: 4294967295, whole: true }, max_new_tokens: { least: 1, most: 512, whole: true },
+};
 
 /** @typedef {Controls & { prompt: string, seed: number, max_new_tokens: number, pace: string }} Values */
 
@@ -38,52 +41,47 @@ class Live {
   constructor(holder, content, bring) {
     this.words = content.words;
     this.engine = new Engine(content, bring, (told) => this.hear(told));
-    this.draft = '';                                 // the one in force
     this.box = element('div', 'sv-report sv-live-bar');
-    const stage = element('div', 'sv-live-stage'), { settings } = this.words.template;
+    const stage = element('div', 'sv-live-stage'), { settings: { temperature, top_k, top_p } } = this.words.template, [draft] = Object.keys(this.words.drafts);
     stage.append(stageMarkup());
     stage.querySelector('.sv-charts').remove();
     holder.append(this.box, stage);
     /** @type {Values} */
-    this.values = {
-      ...FIRST, prompt: this.words.prompts[0].text, draft_model: Object.keys(this.words.drafts)[0],
-      temperature: settings.temperature, top_k: settings.top_k, top_p: settings.top_p,
-    };
+    this.first = { ...FIRST, prompt: this.words.prompts[0].text, draft_model: draft, temperature, top_k, top_p };
+    this.numbers = { ...NUMBERS, k: { least: 0, most: this.words.headlines.length - 1, whole: true } };
+    this.values = { ...this.first };
+    this.draft = draft;                             // the one in force
     /** @type {Hub} */
     this.hub = mountStage(stage, { source: { start: (take) => { this.take = take; }, pull: async () => null } });
     this.draw();
-    this.models().catch(() => {});                  // they are likely to be wanted; where they do not come, Run says so
+    for (const name of [this.words.template.target, draft]) this.engine.need(name).catch(() => {});    // likely to be wanted; where they do not come, Run says so
   }
-
-  models() { return Promise.all([this.words.template.target, this.values.draft_model].map((name) => this.engine.need(name))); }
 
   /** @param {Partial<Values>} changes */
   set(changes) {
     Object.assign(this.values, changes);
-    this.said = '';
+    this.said = this.error = '';
     this.draw();
-    if (this.doing !== 'idle') this.control().then(() => this.draw(), (error) => this.keepDraft(error));
+    if (this.doing === 'running' || this.doing === 'paused') this.control();
   }
 
-  // What a link or a lesson asks for, as far as it is allowed here. note: what to look for
+  // What a link or a lesson asks for, as far as it is allowed here; the rest is as at first. note: what to look for
   /** @param {Record<string, string | number>} asked */
   fill(asked, note = '') {
-    const kept = Object.entries(asked).map(([name, value]) => [name, this.allowed(name, value)]).filter(([, value]) => value !== undefined);
+    const names = Object.keys(this.first).filter((name) => Object.hasOwn(asked, name));
+    const allowed = names.map((name) => [name, this.allowed(name, asked[name])]).filter(([, value]) => value !== undefined);
     this.note = note;
-    this.set(Object.fromEntries(kept));
+    /** @type {HTMLElement | null} */ (this.box.querySelector(':focus'))?.blur();       // what is half typed there gives way
+    this.set(names.length ? { ...this.first, ...Object.fromEntries(allowed) } : {});
   }
 
-  // The least and the most of a number; for K there are words up to the most.
-  /** @param {string} name @returns {[number, number]} */
-  range(name) { return name === 'k' ? [0, this.words.headlines.length - 1] : RANGES[name] ?? WHOLE[name] ?? [1, 0]; }
-
-  /** @param {string} name @param {string | number} value @returns {string | number | undefined} */
+  /** @param {string} name one of the values @param {string | number} value @returns {string | number | undefined} */
   allowed(name, value) {
     if (name === 'prompt') return String(value).slice(0, MOST_PROMPT);
     if (name === 'pace') return Object.hasOwn(PACES, value) ? value : undefined;
     if (name === 'draft_model') return Object.hasOwn(this.words.drafts, value) ? value : undefined;
-    const [least, most] = this.range(name), number = Number(value), isFit = value !== '' && number >= least && number <= most;
-    return isFit && (RANGES[name] || Number.isInteger(number)) ? number : undefined;
+    const { least, most, whole } = this.numbers[name], number = Number(value);
+    return String(value).trim() && number >= least && number <= most && (!whole || Number.isInteger(number)) ? number : undefined;
   }
 
   // The address of this page with what is asked; the same seed gives the same text.
@@ -97,21 +95,37 @@ class Live {
     this.draw();
   }
 
-  // The models first: a draft that is not there yet is brought while the run goes on with the one before.
-  async control() {
-    const { prompt, seed, max_new_tokens: most, pace, ...controls } = this.values;
-    await this.engine.need(controls.draft_model);
-    if (controls.draft_model !== this.values.draft_model) return;            // another one was chosen meanwhile
-    this.draft = controls.draft_model;
-    this.error = '';
-    this.engine.order({ do: 'control', controls, pause: PACES[pace] });
+  // What counts from the next step on.
+  inForce() {
+    const { k, temperature, top_k, top_p, pace } = this.values;
+    return { controls: { k, temperature, top_k, top_p, draft_model: this.draft }, pause: PACES[pace] };
   }
 
-  // The run goes on with the draft that it has.
-  /** @param {Error} error why the chosen one did not come */
-  keepDraft({ message }) {
-    this.values.draft_model = this.draft;
-    this.be(this.doing, message);
+  // A draft that is not there yet is brought while the run goes on with the one before.
+  async control() {
+    const chosen = this.values.draft_model;
+    this.engine.order({ do: 'control', ...this.inForce() });
+    if (chosen === this.draft) return;
+    try {
+      await this.engine.need(chosen);
+      if (chosen === this.values.draft_model) this.draft = chosen;
+    } catch (error) {
+      if (chosen === this.values.draft_model) this.values.draft_model = this.draft;
+      this.be(this.doing, String(/** @type {Error} */ (error).message));
+    }
+    this.engine.order({ do: 'control', ...this.inForce() });
+    this.draw();
+  }
+
+  // The models that a run begins with; another draft may be chosen while one is brought.
+  async models() {
+    await this.engine.need(this.words.template.target);
+    let brought = '';
+    while (brought !== this.values.draft_model) {
+      brought = this.values.draft_model;
+      await this.engine.need(brought);
+    }
+    this.draft = brought;
   }
 
   /** @param {number} steps how many are made before it pauses */
@@ -123,13 +137,10 @@ class Live {
     this.take({ ...this.shown.news(), state: state('loading', 'loading the models'), steps: [] });
     try {
       await this.models();
-      await this.control();
     } catch (error) {
       return this.hear({ error: String(/** @type {Error} */ (error).message) });
     }
-    if (this.shown.run !== id) return undefined;
-    this.engine.order({ do: 'go', steps });
-    this.engine.order({ do: 'run', id, asked: { prompt, seed, max_new_tokens } });
+    this.engine.order({ do: 'run', id, asked: { prompt, seed, max_new_tokens }, steps, ...this.inForce() });
     return this.be(steps === Infinity ? 'running' : 'paused');
   }
 
@@ -144,7 +155,7 @@ class Live {
     if (this.doing === 'idle') return this.run(steps);
     this.engine.order({ do: 'go', steps });
     this.be(steps === Infinity ? 'running' : 'paused');
-    return this.take({ ...this.shown.news(), state: state(this.doing === 'running' ? 'running' : 'paused'), steps: [] });
+    return this.take({ ...this.shown.news(), state: state(/** @type {RunState['name']} */ (this.doing)), steps: [] });
   }
 
   /** @param {Told} told */
@@ -153,18 +164,19 @@ class Live {
       this.ratio = told.ratio;
       this.draw();
     } else if ('error' in told) {
-      if (this.shown) this.take({ ...this.shown.news(), state: state('finished', told.error), steps: [] });
+      if (this.shown) this.take({ ...this.shown.news(), state: state('finished', this.words.endings.error), steps: [] });
       this.be('idle', told.error);
     } else if ('event' in told && told.id === this.shown.run) this.add(told.event);
   }
 
   add(event) {
     this.events.push(event);
+    if (event.event === 'header') return this.draw();                    // the trace can be saved now
     const { prompt } = this.events[0], now = state(this.doing === 'paused' ? 'paused' : 'running');
     if (event.event === 'step') this.take({ ...this.shown.message(/** @type {any} */ (event), { head: this.shown.head(prompt.text) }), state: now });
-    if (event.event !== 'footer') return;
+    if (event.event !== 'footer') return undefined;
     this.take({ ...this.shown.end(event.reason, prompt.text), state: state('finished') });
-    this.be('idle');
+    return this.be('idle');
   }
 
   save() { saveText(`specviz-${this.shown.run}.jsonl`, asLines(this.events)); }
@@ -175,10 +187,13 @@ class Live {
 const Button = ({ words, className = '', ...more }) => html`<button type="button" class="sv-button ${className}" ...${more}>${words}</button>`;
 const Field = ({ words, children }) => html`<label class="sv-live-field"><span class="sv-live-name">${words}</span>${children}</label>`;
 
+// Nothing is put into the field that a person types into.
 /** @param {{ live: Live, name: keyof Values, words: string }} props */
 function Count({ live, name, words }) {
-  const [least, most] = live.range(name), change = ({ target }) => live.set({ [name]: live.allowed(name, target.value) ?? live.values[name] });
-  return html`<${Field} words=${words}><input type="number" value=${live.values[name]} min=${least} max=${most} step=${RANGES[name] ? 'any' : 1} onChange=${change} /></${Field}>`;
+  const own = useRef(), { least, most, whole } = live.numbers[name], isTyped = own.current && own.current === document.activeElement;
+  const change = ({ target }) => live.set({ [name]: live.allowed(name, target.value) ?? live.values[name] });
+  return html`<${Field} words=${words}><input type="number" ref=${own} value=${isTyped ? undefined : live.values[name]} min=${least} max=${most} step=${whole ? 1 : 'any'}
+    onInput=${change} onBlur=${() => live.draw()} /></${Field}>`;
 }
 
 /** @param {{ live: Live, name: keyof Values, words: string, options: [string, string][] }} props */
@@ -195,8 +210,8 @@ function Bar({ live }) {
     <div class="sv-live-drive"><${Button} className="sv-primary" words=${isIdle ? 'Run' : 'Run again'} disabled=${doing === 'loading'} onClick=${() => live.run(Infinity)} />
       <${Button} words=${isRunning ? 'Pause' : 'Continue'} disabled=${isIdle || doing === 'loading'} onClick=${() => live.go(isRunning ? 0 : Infinity)} />
       <${Button} words="Step" title="one step, then pause" disabled=${doing === 'loading'} onClick=${() => live.go(1)} />
-      <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${live.range('k')[1]} value=${values.k}
-        onInput=${({ target }) => live.set({ k: Number(target.value) })} /><output ...${VERBATIM}>${values.k}</output></span></${Field}></div>
+      <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${live.numbers.k.most} value=${values.k}
+        onInput=${({ target }) => live.set({ k: Number(target.value) })} /><b aria-hidden="true" ...${VERBATIM}>${values.k}</b></span></${Field}><p class="sv-live-error" role="alert" hidden=${!error}>${error}</p></div>
     <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts).map(([name, said]) => [name, `${name}: ${said}`])} />
       <${Count} live=${live} name="temperature" words="Temperature" />
       <${Choice} live=${live} name="pace" words="Pace" options=${Object.keys(PACES).map((pace) => [pace, pace])} />
@@ -205,11 +220,16 @@ function Bar({ live }) {
         <${Button} words="Copy link" title="this page with this prompt and these settings" onClick=${() => live.share()} /><span class="sv-live-said" role="status">${said}</span>
         <${Button} words="Save trace" title="this run as a file that specviz opens" disabled=${!live.events.length} onClick=${() => live.save()} /></div></details></div>
     <p class="sv-live-note" hidden=${!note}>${note}</p>
-    <p class="sv-live-why" data-waiting=${ratio ? undefined : ''}>${words.passes.replace('{ratio}', String(ratio))}</p><p class="sv-live-error" role="alert" hidden=${!error}>${error}</p>`;
+    <p class="sv-live-why" data-waiting=${ratio ? undefined : ''}>${words.passes.replace('{ratio}', String(ratio))}</p>`;
 }
 
-// bring: resolves to the text under an id of the page or of a file beside it
-/** @param {HTMLElement} holder @param {(id: string) => Promise<string>} bring */
+// bring: resolves to the text under an id of the page or of a file beside it. Gives null, and says why, where that fails.
+/** @param {HTMLElement} holder @param {(id: string) => Promise<string>} bring @returns {Promise<Live | null>} */
 export async function mountLive(holder, bring) {
-  return new Live(holder, JSON.parse(await unpack(await bring('sv-live'))), bring);
+  try {
+    return new Live(holder, JSON.parse(await unpack(await bring('sv-live'))), bring);
+  } catch (error) {
+    holder.replaceChildren(element('p', 'sv-report sv-live-error', String(/** @type {Error} */ (error).message)));
+    return null;
+  }
 }

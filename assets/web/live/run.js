@@ -10,11 +10,11 @@ const CHANGING = ['k', 'temperature', 'top_k', 'top_p', 'draft_model'];
 
 /** @typedef {{ k: number, temperature: number, top_k: number, top_p: number, draft_model: string }} Controls what may change while tokens flow */
 /** @typedef {{ prompt: string, seed: number, max_new_tokens: number }} Asked */
-/** @typedef {{ models: Map<string, Llama>, tokenizer: Tokenizer, template: LiveTemplate, environment: Record<string, string> }} Engine template: what a trace of this page always holds */
+/** @typedef {{ models: Map<string, Llama>, tokenizer: Tokenizer, template: LiveTemplate, environment: Record<string, string> }} Loaded template: what a trace of this page always holds */
 
-// Yields the header, the models in force, the steps, and the footer. `read` gives the controls of the next step, or null to
-// stop; it does not at first. Throws an Error for a prompt that the target cannot read.
-/** @param {Asked} asked @param {() => Controls | null} read @param {Engine} engine @returns {Generator<Record<string, any>>} */
+// Yields the header, the models in force, the steps, and the footer. `read` gives the controls of the next step. Throws an
+// Error for a prompt that the target cannot read.
+/** @param {Asked} asked @param {() => Controls} read @param {Loaded} loaded @returns {Generator<Record<string, any>>} */
 export function* runEvents(asked, read, { models, tokenizer, template, environment }) {
   if (/\p{Cs}/u.test(asked.prompt)) throw new Error('the prompt has half a character, which no tokenizer reads');
   const ids = tokenizer.encode(asked.prompt), target = models.get(template.target);
@@ -26,21 +26,21 @@ export function* runEvents(asked, read, { models, tokenizer, template, environme
   const { draft_model: draft, ...settings } = controls, request = { ...template.header.request, ...asked, ...settings, draft };
   const prompt = { text: asked.prompt, tokens: ids.map((id) => tokenizer.token(id)) };
   yield { ...template.header, created: `${new Date().toISOString().slice(0, 19)}Z`, request, environment, prompt };
-  for (const steps = speculate(ids, plan, draws, { maxNewTokens: asked.max_new_tokens, eos: template.eos }); controls && !finish; controls = read()) {
+  for (const steps = speculate(ids, plan, draws, { maxNewTokens: asked.max_new_tokens, eos: template.eos }); !finish; controls = read()) {
     if (controls.draft_model !== before?.draft_model) {
       yield { event: 'models', index: numModels, target: infoOf(template.target), draft_model: infoOf(controls.draft_model) };
       numModels += 1;
     }
-    const waited = performance.now() - left, { value: step } = steps.next();
-    if (!step) break;
-    const changed = before ? CHANGING.filter((name) => controls[name] !== before[name]) : [], more = { settings: { ...template.settings, ...controls, target: template.target }, sampling: samplingOf(controls), changed, waited: before ? waited : 0 };
-    const record = recorder.record(step, more);
+    const waited = before ? performance.now() - left : 0, { value: step } = steps.next();
+    const changed = before ? CHANGING.filter((name) => controls[name] !== before[name]) : [];
+    const stepSettings = { ...template.settings, ...controls, target: template.target };
+    const record = recorder.record(step, { settings: stepSettings, sampling: samplingOf(controls), changed, waited });
     before = { ...controls };
     finish = step.finish;
     left = performance.now();
     yield record;
   }
-  yield { event: 'footer', reason: finish ?? 'stopped', message: null, baseline: null };
+  yield { event: 'footer', reason: finish, message: null, baseline: null };
 }
 
 /** @param {Controls} controls */

@@ -1,7 +1,7 @@
 // shown.js: a run's records as the messages that the stage takes, as views/explore/feed.py makes them in Python. Its words
 // are Python's: they lie in the page.
 import { lastToken, looksOf, rejectedNode } from './looks.js';
-import { fixed, label, percent, prose, quote, randomDraw, shortText, shorten, tokenLabel } from './number_words.js';
+import { fixed, label, percent, prose, quote, randomDraw, say, shortText, shorten, tokenLabel } from './number_words.js';
 /** @import { LaneCell, NextStep, RunMessage, ShownStep } from '../messages.d.ts' */
 /** @import { StepRecord } from './trace.js' */
 /** @import { LiveWords } from '../messages.d.ts' */
@@ -10,6 +10,8 @@ import { fixed, label, percent, prose, quote, randomDraw, shortText, shorten, to
 const countOf = (step, status) => step.draft.filter((token) => token.status === status).length;
 // A setting in at most six digits.
 const brief = (value) => String(typeof value === 'number' ? Number(value.toPrecision(6)) : value);
+const many = (number) => number.toLocaleString('en-US');
+const fill = (template, values) => say(template, values).join('');
 const rate = (part, whole) => `${fixed(100 * (part / whole), 0)} %`;
 
 // How many tokens and calls there were so far.
@@ -45,10 +47,10 @@ class Counts {
   numbers() {
     const { statuses, kinds } = this, bars = Array.from({ length: this.deepest + 1 }, (_, size) => this.histogram[size] ?? 0);
     const atLeast = bars.map((_, size) => bars.slice(size).reduce((total, bar) => total + bar, 0)).slice(1);
-    const many = (number) => number.toLocaleString('en-US'), ofDrafts = (words) => (this.drafting ? words() : 'n/a: no token was drafted');
+    const ofDrafts = (words) => (this.drafting ? words() : 'n/a: no token was drafted');
     const perCall = fixed(this.emitted / this.calls, 2);
     return [
-      perCall, this.judged ? rate(statuses.accepted, this.judged) : 'n/a: no drafted token was judged', fixed(this.speed, 1),
+      perCall, this.judged ? rate(statuses.accepted, this.judged) : 'n/a: no drafted token was judged', this.working ? fixed(this.speed, 1) : 'n/a: no time was measured',
       ofDrafts(() => rate(statuses.accepted, this.drafted)), ofDrafts(() => fixed(1 + statuses.accepted / this.drafting, 2)),
       ...[this.steps, this.drafted, statuses.accepted, statuses.rejected, statuses.ignored, this.emitted, kinds.resampled, kinds.bonus, kinds.plain, this.calls, this.draftCalls].map(many),
       ofDrafts(() => atLeast.map((steps) => rate(steps, this.drafting)).join(' ')), ofDrafts(() => bars.join(' ')),
@@ -86,14 +88,14 @@ export class Shown {
   // What is true between two steps, and at the end.
   /** @returns {RunMessage} */
   news() {
-    const { steps, emitted, speed } = this.#counts;
-    const said = { value: emitted ? fixed(speed, 0) : '', words: this.words.speed, note: '', can_measure: false, progress: null };
+    const { steps, speed } = this.#counts;
+    const said = { value: Number.isFinite(speed) ? fixed(speed, 0) : '', words: this.words.speed, note: '', can_measure: false, progress: null };
     return { run: this.run, from: steps, total: steps, speed: said, numbers: steps ? this.#counts.numbers() : [] };
   }
 
   /** @param {keyof LiveWords['endings']} reason @param {string} prompt @returns {RunMessage} */
   end(reason, prompt) {
-    const { steps, emitted } = this.#counts, many = (number) => number.toLocaleString('en-US');
+    const { steps, emitted } = this.#counts;
     const words = `${this.words.endings[reason]}${steps ? ` · ${many(emitted)} tokens in ${many(steps)} steps` : ''}`;
     return { ...this.news(), done: steps, end: { reason: /** @type {any} */ (reason), words, next: this.#next(prompt) }, steps: [] };
   }
@@ -168,8 +170,6 @@ export class Shown {
     return [['exact', this.words.promise], ['target', this.words.models[target]], ['draft', this.words.models[draft]], ['sampling', sampling]];
   }
 }
-
-const fill = (template, values) => template.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 
 // The step's text in reading order; a rejected token stands before its replacement.
 /** @param {StepRecord} record @returns {ShownStep['pieces']} */

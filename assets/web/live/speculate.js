@@ -53,6 +53,7 @@ function makeStep(index, text, plan, draws, end, eos) {
   const ids = drafted.map((each) => each.token), logits = target.forward([...text, ...ids], drafted.length + 1);
   const probs = logits.map((row) => probabilities(row, sampling));
   const haveRead = performance.now();
+  for (const row of [...drafted.map(({ q }) => q), ...probs]) if (Number.isNaN(row[0])) throw new Error('a model gave not-a-number in place of probabilities: its weights are damaged');
   const verdict = judge(drafted, probs, draws, position);
   const token = draws.sample(verdict.final, FINAL, position, ROOT), emitted = [...ids.slice(0, verdict.numAccepted), token];
   const kept = emitted.slice(0, room), last = kept.indexOf(eos);

@@ -6,7 +6,7 @@ import { softmax } from './sampling.js';
 /** @import { Tokenizer } from './tokenizer.js' */
 
 const SHOWN = 8;                                    // of each model's most likely tokens
-const TINY = 1e-37;                                 // a smaller probability counts as none
+const SMALLEST = 1e-37;                                 // a smaller probability counts as none
 const LEAST = 1e-12;                                // one that is written as 0
 
 // Nine significant digits, as every recorded number has.
@@ -32,10 +32,10 @@ function largest(row) {
 function sums(p, q) {
   let shortfall = 0, pLogP = 0, qLogQ = 0, pLogQ = 0, beyond = 0;
   for (let token = 0; token < p.length; token += 1) {
-    if (p[token] > TINY) pLogP += p[token] * Math.log(p[token]);
+    if (p[token] > SMALLEST) pLogP += p[token] * Math.log(p[token]);
     if (!q) continue;
     if (p[token] > q[token]) shortfall += p[token] - q[token];
-    if (q[token] > TINY) {
+    if (q[token] > SMALLEST) {
       const log = Math.log(q[token]);
       qLogQ += q[token] * log;
       pLogQ += p[token] * log;
@@ -115,7 +115,7 @@ export class Recorder {
   #position(node, child, always, { p, q, pRaw, qRaw }) {
     const { shortfall, pEntropy, qEntropy, kl } = sums(p, q), hasDraft = q !== null;
     const ids = [...new Set([...always, ...largest(p), ...(hasDraft ? largest(q) : [])])];
-    const residual = (token) => Math.max(0, p[token] - q[token]) / Math.max(shortfall, TINY);
+    const residual = (token) => Math.max(0, p[token] - q[token]) / Math.max(shortfall, SMALLEST);
     const columns = {
       p: ids.map((token) => nine(p[token])), q: hasDraft && ids.map((token) => nine(q[token])), residual: hasDraft && ids.map((token) => nine(residual(token))),
       p_raw: ids.map((token) => nine(pRaw[token])), q_raw: hasDraft && ids.map((token) => nine(qRaw[token])),
