@@ -165,4 +165,5 @@ def test_the_kernel_in_the_page_is_compiled_from_its_source(tmp_path):
     compiled = npm_program(HERE, "wabt", "wat2wasm")(str(LIVE / "kernel.wat"), "-o", str(tmp_path / "kernel.wasm"))
     assert compiled.returncode == 0, compiled.stderr
     (packed,) = re.findall("BINARY = '(.*)'", (LIVE / "kernel.js").read_text("utf-8"))
-    assert base64.b64decode(packed) == (tmp_path / "kernel.wasm").read_bytes()
+    made = base64.b64encode((tmp_path / "kernel.wasm").read_bytes()).decode()
+    assert packed == made, f"kernel.js has to hold: {made}"

@@ -2,10 +2,11 @@
 
 import json
 import random
+from itertools import pairwise
 
 import pytest
 
-from specviz.trace.events import event_dict
+from specviz.trace.events import Models, Step, event_dict
 from specviz.trace.file import read_trace
 from specviz.trace.metrics import METRICS
 from specviz.views.blocks import dump
@@ -160,6 +161,20 @@ def test_the_runs_end_in_every_way_and_change_all_that_may_change(page):
     assert changed == {"k", "temperature", "top_k", "top_p", "draft_model"}
     assert {token.kind for trace in traces for token in trace.tokens} == {"accepted", "resampled", "bonus", "plain"}
     assert max(step.truncated for trace in traces for step in trace.steps) > 0
+
+
+def test_the_models_in_force_stand_before_the_steps_that_use_them(page):
+    for _, each in page:
+        in_force = []
+        for event in read_trace(each["file"].encode()).events():
+            if isinstance(event, Models):
+                assert event.index == len(in_force)
+                in_force.append(event)
+            elif isinstance(event, Step):
+                assert in_force[-1].draft_model.name == event.settings.draft_model
+                assert in_force[-1].target.name == event.settings.target
+        names = [event.draft_model.name for event in in_force]
+        assert all(one != other for one, other in pairwise(names))
 
 
 # ---- the numbers -----------------------------------------------------------------------------------------------------
