@@ -59,5 +59,6 @@ def asked_run(prompt: str, *changes: tuple[int, dict], seed=0, max_new_tokens=48
 
 def runs(asked: list[dict], do="runs") -> list[dict]:
     """Each run's trace file and its messages to the stage; with "refusedRuns" each one's error, None without."""
-    models = {name: folder_of(name) for name in (TARGET, *DRAFTS)}
+    drafts = {part["set"]["draft_model"] for each in asked for part in each["controls"] if part["set"]}
+    models = {name: folder_of(name) for name in (TARGET, *sorted(drafts))}
     return ask(do, runs=asked, words=words(), models=models)

@@ -76,7 +76,8 @@ def test_a_model_that_reads_no_more_changes_no_distribution(limits):
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_rule_has_another_distribution(broken):
-    orders = [order([(k, 0)], sampling=each, broken=broken) for k in (1, 3) for each in SAMPLINGS if each.temperature]
+    how = {"num_tokens": 3, "broken": broken}
+    orders = [order([(k, 0)], sampling=each, **how) for k in (1, 3) for each in SAMPLINGS if each.temperature]
     assert min(distances(orders)) > WRONG
 
 

@@ -136,11 +136,11 @@ def test_every_id_has_its_text_bytes_and_label():
 def test_ids_one_by_one_have_the_texts_of_whole_characters_only():
     generator = random.Random(1)
     halves = [token for token in range(4_096) if token_text().piece(token)[1]]
-    read = [generator.choices(range(4_096), k=60) for _ in range(100)]
-    read += [[generator.choice((*halves, generator.randrange(4_096))) for _ in range(60)] for _ in range(150)]
-    read += tokenizer()(texts(200, seed=2)).input_ids
+    read = [generator.choices(range(4_096), k=60) for _ in range(60)]
+    read += [[generator.choice((*halves, generator.randrange(4_096))) for _ in range(60)] for _ in range(80)]
+    read += tokenizer()(texts(120, seed=2)).input_ids
     read = [[*ids, *tokenizer()(".").input_ids] for ids in read]  # which ends any half character
     answers = ask("decode", folder=folder_of(TARGET), texts=read)
-    assert sum("bytes" in piece for answer in answers for piece in answer["pieces"]) > 5_000
+    assert sum("bytes" in piece for answer in answers for piece in answer["pieces"]) > 3_000
     late = [check_pieces(ids, answer["pieces"]) for ids, answer in zip(read, answers, strict=True)]
     assert sum(late) < 200

@@ -23,7 +23,7 @@ HOSTILE = (
     "\x00\x01\x1b[31m\x7f\x85\u2028\u2029\ufeff\u200b",
     "👩‍👩‍👧‍👦 👍🏽 🏳️‍🌈 \ud7ff\ue000\U0010ffff",
     "\u202eevil\u2066 שלום עולם مرحبا بالعالم",
-    "x" * 300 + " " + "é" * 150,
+    "x" * 200 + " " + "é" * 100,
     "</script><script>alert(1)</script>&amp;\\n\"'`${1}",
     "\r\n\r\r\t\t   \n \n",
     "'",
@@ -48,13 +48,13 @@ def chain_runs():
     yield asked_run(ENDS, k=8, temperature=0.0, max_new_tokens=100)
     yield asked_run(ENDS, k=7, temperature=0.5, max_new_tokens=100)
     yield asked_run(ENDS, k=3, max_new_tokens=1)
-    yield asked_run(LONG, k=8, max_new_tokens=200)
+    yield asked_run(LONG, k=8, draft=DRAFTS[1], max_new_tokens=200)
 
 
 def hostile_runs():
     for prompt in HOSTILE:
-        yield asked_run(prompt, k=3, temperature=1.5, max_new_tokens=16)
-        yield asked_run(f"Once upon a time{prompt}", k=3, max_new_tokens=16)
+        yield asked_run(prompt, k=3, temperature=1.5, max_new_tokens=8)
+        yield asked_run(f"Once{prompt}", k=3, max_new_tokens=8)
 
 
 def random_controls(generator):
