@@ -201,9 +201,7 @@ def _why_not(method: str, scores: Scores | None) -> str:
     if facts.why_no_what_if:
         return f"{facts.why_no_what_if}; {_INSTEAD}"
     if scores is None:
-        return (
-            "the run was not scored because it did not finish; let it finish, or name a draft model"
-        )
+        return "the run was not scored: it did not finish, or a browser made it; name a draft model"
     return f"what the method {method} would have proposed elsewhere in this text was not recorded; {_INSTEAD}"
 
 
