@@ -41,17 +41,17 @@ def of_run(page, name):
 
 
 def test_a_first_visit_begins_with_the_opening_of_a_real_run(site):
-    page = site("")
-    expect(page.locator(".sv-opening")).to_be_visible()
+    page = site("#explore")
+    expect(page.locator("#stage .sv-opening")).to_be_visible()
     page.click(".sv-beat-next")
     page.keyboard.press("Escape")
     of_run(page, WELCOME)
-    assert page.locator(".sv-opening").is_hidden()
+    assert page.locator("#stage .sv-opening").is_hidden()
     page.click("[data-do=opening]")
-    expect(page.locator(".sv-opening")).to_be_visible()
+    expect(page.locator("#stage .sv-opening")).to_be_visible()
     page.reload()
     of_run(page, WELCOME)
-    assert page.locator(".sv-opening").is_hidden()
+    assert page.locator("#stage .sv-opening").is_hidden()
 
 
 def test_every_link_opens_at_its_place(site):
