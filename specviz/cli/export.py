@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from specviz.cli.output import Output, output
+from specviz.cli.output import Output, output, write_texts
 from specviz.errors import SpecvizError
 from specviz.trace import export as exports
 from specviz.views.terminal import escape
@@ -122,9 +122,7 @@ def _write_site(options: argparse.Namespace) -> None:
 def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
     """Writes a page of several files. Raises SpecvizError where the folder cannot hold them."""
     try:
-        for name, text in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, "utf-8", newline="\n")
+        write_texts(folder, files)
     except OSError as error:
         raise SpecvizError(f"the folder could not be written: {error}") from None
     size = sum(len(text.encode()) for text in files.values())
@@ -135,8 +133,8 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
 
 def _check_folder(folder: Path, option: str, own: str) -> None:
     """Raises SpecvizError unless the folder is new, empty, or holds what the option wrote there: a file named `own`."""
-    is_site = (folder / SITE_FILE).is_file()
-    if not folder.exists() or ((folder / own).is_file() and is_site == (own == SITE_FILE)):
+    found = [name for name in (SITE_FILE, LIVE_FILE) if (folder / name).is_file()]
+    if not folder.exists() or found[:1] == [own]:
         return
     if not folder.is_dir() or any(folder.iterdir()):
         raise SpecvizError(

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,14 @@ class Output:
     def tell(self) -> None:
         if isinstance(self.place, Path):
             print(f"saved {escape(self.name)}", flush=True)
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Writes files into a folder, by their paths in it; folders that are missing are made."""
+    for name, text in texts.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, "utf-8", newline="\n")
 
 
 def output(name: str, *, makes_folder: bool = False) -> Output:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import specviz
+from specviz.cli.output import write_texts
 from specviz.errors import SpecvizError
 from specviz.models.catalog import is_known, without_format
 from specviz.models.files.hub import find
@@ -117,8 +118,7 @@ def write(folder: Path, options: argparse.Namespace) -> None:
         "requirements.txt": "\n".join(_requirements()) + "\n",
         "README.md": README.format(front=_front(options), version=specviz.__version__),
     }
-    for name, text in texts.items():
-        (folder / name).write_text(text, "utf-8", newline="\n")
+    write_texts(folder, texts)
 
 
 def write_static(folder: Path, options: argparse.Namespace) -> None:
@@ -134,9 +134,7 @@ def write_static(folder: Path, options: argparse.Namespace) -> None:
     texts = site_files({})
     texts[".gitattributes"] = f"data/sv-weights-* {LFS}"
     texts["README.md"] = README.format(front=_yaml(settings), version=specviz.__version__)
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, "utf-8", newline="\n")
+    write_texts(folder, texts)
 
 
 def push(api: "HfApi", folder: Path, name: str, sdk: str) -> str:

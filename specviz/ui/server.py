@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from mimetypes import guess_type
 from pathlib import Path
@@ -51,7 +51,6 @@ from specviz.views.learn.plan import FILE_ADDRESS, FILE_NAME
 from specviz.views.live import live_files
 
 PAGE_SCRIPT = "page.js"
-MOST_LIVE_FILES = 32  # of the live page, each kept as it is and compressed
 MAX_SESSIONS = 500
 MAX_THREADS = 160
 """Each run holds one thread while it waits for the engine; live controls need threads beside them."""
@@ -313,14 +312,22 @@ def _plotly_bytes(compressed: bool) -> bytes:
 
 
 def _serve_plotly(request: Request) -> Response:
-    """The answer with plotly.js. Starlette runs a plain function in a thread: compressing never holds the event
-    loop."""
+    """The answer with plotly.js."""
+    return _answer_packed(request, _plotly_bytes, "text/javascript", _LONG_CACHE)
+
+
+def _answer_packed(
+    request: Request, make: Callable[[bool], bytes], media_type: str, cache_control: str
+) -> Response:
+    """A large file, compressed where the browser takes it. make: whether it is compressed -> its bytes, kept for all.
+
+    Called by plain functions, which Starlette runs in a thread: compressing never holds the event loop.
+    """
     compressed = "gzip" in request.headers.get("accept-encoding", "")
-    # "identity" keeps Gradio's own middleware from compressing 5 MB again for every visitor
+    # "identity" keeps Gradio's own middleware from compressing megabytes again for every visitor
     encoding = "gzip" if compressed else "identity"
     headers = {"vary": "accept-encoding", "content-encoding": encoding}
-    content = _plotly_bytes(compressed)
-    return _answer(request, content, "text/javascript", _LONG_CACHE, headers)
+    return _answer(request, make(compressed), media_type, cache_control, headers)
 
 
 def _serve_file(
@@ -420,17 +427,12 @@ async def _lead_to_live(request: Request) -> Response:
 
 
 def _serve_live(request: Request) -> Response:
-    """A file of the live page, or 404. A plain function: it is compressed in a thread, once for all visitors."""
+    """A file of the live page, or 404."""
     path = request.path_params["path"] or "index.html"
-    compressed = "gzip" in request.headers.get("accept-encoding", "")
-    content = _live_bytes(path, compressed)
-    if content is None:
+    if path not in _live_files():
         return PlainTextResponse("not found", status_code=404)
-    headers = {
-        "vary": "accept-encoding",
-        "content-encoding": "gzip" if compressed else "identity",
-    }
-    return _answer(request, content, guess_type(path)[0] or "text/plain", "no-cache", headers)
+    media_type = guess_type(path)[0] or "text/plain"
+    return _answer_packed(request, partial(_live_bytes, path), media_type, "no-cache")
 
 
 @cache
@@ -438,13 +440,11 @@ def _live_files() -> Mapping[str, str]:
     return live_files()
 
 
-@lru_cache(2 * MOST_LIVE_FILES)
-def _live_bytes(path: str, compressed: bool) -> bytes | None:
-    """The bytes of a file of the live page; None where there is no such file."""
-    text = _live_files().get(path)
-    if text is None:
-        return None
-    return gzip.compress(text.encode(), 1, mtime=0) if compressed else text.encode()
+@cache
+def _live_bytes(path: str, compressed: bool) -> bytes:
+    """The bytes of a file of the live page."""
+    content = _live_files()[path].encode()
+    return gzip.compress(content, 1, mtime=0) if compressed else content
 
 
 async def _serve_words(request: Request) -> Response:

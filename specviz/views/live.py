@@ -16,7 +16,7 @@ from specviz.rules.facts import facts_of
 from specviz.settings import assets_dir
 from specviz.trace import ModelInfo, Prompt
 from specviz.trace.events import event_dict
-from specviz.trace.shipped import shipped_runs, shipped_trace
+from specviz.trace.shipped import shipped_trace
 from specviz.views.blocks import PageRecord, pack
 from specviz.views.bundle import bundle, web_file
 from specviz.views.document import document, folder, stage_template
@@ -42,17 +42,14 @@ DRAFTS = {
     "fable-draft-tiny": "tiny",
     "fable-draft-code": "misaligned, it has learned code alone",
 }
-EOS = 0
-LIKE = "k-8"
-"""A recorded run of these models: what it records of a request and of a step's settings holds here, too."""
+RUNS = ("k-8", "tiny-draft", "misaligned-draft")
+"""Recorded runs that describe these models; what the first records of a request and of settings holds here."""
 MOST_K = 12
 METRICS_SHOWN = (
     "tokens_per_target_call", "acceptance_rate_judged", "tokens_per_s", "acceptance_rate", "mean_acceptance_length",
     "steps", "drafted", "accepted", "rejected", "ignored", "emitted", "resampled", "bonus", "plain", "target_calls",
     "draft_calls", "acceptance_by_depth_all_steps", "acceptance_histogram",
 )  # fmt: skip
-
-
 SPEED = "tokens/s in this browser"
 PASSES = (
     "Read the passes, not the seconds: in this browser a pass over five tokens takes as long as {ratio} over one. "
@@ -102,7 +99,7 @@ class LiveWords(PageRecord, kw_only=True):
 
 def live_words() -> LiveWords:
     """The words, and what a trace of this page always holds."""
-    recorded = shipped_trace(LIKE)
+    recorded = shipped_trace(RUNS[0])
     settings = replace(recorded.steps[0].settings, temperature=1.0, top_k=0, top_p=1.0)
     header = replace(recorded.header, specviz=__version__, environment={}, prompt=Prompt("", ()))
     headlines = []
@@ -132,7 +129,7 @@ def live_words() -> LiveWords:
         endings=ENDINGS,
         template=LiveTemplate(
             target=TARGET,
-            eos=EOS,
+            eos=_of_model(TARGET, "config.json")["eos_token_id"],
             tokenizer_sha=known[TARGET].tokenizer_sha,
             header=event_dict(header),
             settings=settings.to_dict(),
@@ -143,11 +140,9 @@ def live_words() -> LiveWords:
 def _known_models() -> dict[str, ModelInfo]:
     """The models of this page, as the recorded runs that come with specviz describe them."""
     known = {}
-    for name in shipped_runs():
+    for name in RUNS:
         for event in shipped_trace(name).models:
-            for info in (event.target, event.draft_model):
-                if info is not None and info.name in (TARGET, *DRAFTS):
-                    known[info.name] = info
+            known |= {info.name: info for info in (event.target, event.draft_model)}
     return known
 
 
@@ -161,15 +156,14 @@ class LiveContent(PageRecord):
 
 def live_data() -> dict[str, str]:
     """The texts of the live page by id: what it says, the engine's code, and each model's weights."""
-    places = {name: assets_dir() / "models" / name for name in (TARGET, *DRAFTS)}
-    configs = {name: _read_json(place / "config.json") for name, place in places.items()}
-    content = LiveContent(live_words(), _read_json(places[TARGET] / "tokenizer.json"), configs)
+    configs = {name: _of_model(name, "config.json") for name in (TARGET, *DRAFTS)}
+    content = LiveContent(live_words(), _of_model(TARGET, "tokenizer.json"), configs)
     data = {
         "sv-live": pack(content),
         "sv-live-engine": pack(bundle(web_file("live/worker.js")).script),
     }
-    for name, place in places.items():
-        files = [file.read_bytes() for file in sorted(place.glob("*.safetensors"))]
+    for name in configs:
+        files = [file.read_bytes() for file in sorted(_folder_of(name).glob("*.safetensors"))]
         data[f"sv-weights-{name}"] = "\n".join(
             base64.b64encode(each).decode("ascii") for each in files
         )
@@ -194,5 +188,10 @@ def _body() -> str:
     return BODY.format(title=TITLE, version=__version__, live=LIVE, template=stage_template())
 
 
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))
+def _folder_of(name: str) -> Path:
+    return assets_dir() / "models" / name
+
+
+def _of_model(name: str, file: str) -> Any:
+    """The JSON value in a file of a bundled model."""
+    return json.loads((_folder_of(name) / file).read_text("utf-8"))

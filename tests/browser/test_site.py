@@ -40,7 +40,14 @@ def of_run(page, name):
     expect(page.locator(PLACE)).to_contain_text(f"of {num_steps}")
 
 
-def test_a_first_visit_begins_with_the_opening_of_a_real_run(site):
+def test_the_first_page_is_the_one_to_try(site):
+    page = site("")
+    expect(page.locator("#live .sv-live-drive")).to_be_visible()
+    expect(page.locator(".sv-pages [aria-current]")).to_have_text("Try it")
+    assert page.locator("#stage").is_hidden()
+
+
+def test_a_first_visit_to_explore_begins_with_the_opening_of_a_real_run(site):
     page = site("#explore")
     expect(page.locator("#stage .sv-opening")).to_be_visible()
     page.click(".sv-beat-next")
@@ -93,14 +100,14 @@ def test_every_k_is_of_the_run_on_the_stage_and_charts_are_drawn(site):
 )
 def test_an_address_that_leads_nowhere_shows_a_page(site, place):
     page = site(place)
-    assert page.locator("#stage:visible, #lesson:visible, #learn:visible, #compare:visible").count()
+    assert page.locator("#live:visible, #stage:visible, #lesson:visible, #learn:visible, #compare:visible").count()
 
 
 @pytest.mark.parametrize(("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")])
 def test_it_fits_and_is_accessible(site, size, theme):
     page = site("#run=eagle", viewport=size, color_scheme=theme)
     of_run(page, "eagle")
-    for name in ("explore", "runs", "compare", "check", "learn"):
+    for name in ("live", "explore", "runs", "compare", "check", "learn"):
         page.evaluate("(name) => { location.hash = name; }", name)
         page.wait_for_function("(name) => document.documentElement.dataset.svPage === name", arg=name)
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], name

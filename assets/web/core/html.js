@@ -33,3 +33,6 @@ function secured(drawn) {
 
 /** @type {typeof template} */
 export const html = (parts, ...values) => secured(template(parts, ...values));
+
+/** @param {{ words: string, className?: string } & Record<string, any>} props */
+export const Button = ({ words, className = '', ...more }) => html`<button type="button" class="sv-button ${className}" ...${more}>${words}</button>`;

@@ -2,7 +2,7 @@
 // selection, and tells the views. Views register a function here and are mounted by stage.js. No formula, no markup.
 import { answerOf } from './answer.js';
 
-const PACES = { slow: 1000, normal: 250, fast: 80 };      // milliseconds per step of the player
+export const PACES = { slow: 1000, normal: 250, fast: 80 };      // milliseconds per step of the player
 const OPENING = { steps: 3, milliseconds: 2200 };          // a first visit begins slowly
 const FULL = 850, SHORT = 150;                             // time for all phases of a step, or only for a fade
 

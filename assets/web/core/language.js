@@ -2,6 +2,7 @@
 // sentence; what stands in no table stays English, and says so to a screen reader. What no translator may change is left
 // (see element.js).
 import { unpack } from './files.js';
+import { literal } from './literal.js';
 import { recall, remember } from './memory.js';
 
 export const ENGLISH = 'en';
@@ -15,7 +16,6 @@ const SENTENCE_END = /([.?!]) /;
 const MOST_REMEMBERED = 2000;
 
 const isText = (node) => node.nodeType === Node.TEXT_NODE;
-const literal = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
 // a number is one word; a name or a token may be more
 const inPlace = (name) => (name.startsWith('number') ? '([<>~+-]?\\d[^ ]*?)' : '(.+?)');
 

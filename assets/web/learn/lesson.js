@@ -1,7 +1,7 @@
 // lesson.js: one lesson, screen by screen: its texts, what it puts on the stage, and its task. `stage` is whatever it
 // stands beside: the app, or a file with all its runs in it. Texts are children, never markup.
 import { worded } from '../core/element.js';
-import { html } from '../core/html.js';
+import { Button, html } from '../core/html.js';
 import { recall, remember } from '../core/memory.js';
 import { Blocks } from '../reports/blocks.js';
 import { SETTLED } from '../stage/stage.js';
@@ -17,7 +17,6 @@ const NOT_IN_FILE = 'This needs specviz itself, with a model: a file can only re
 const FILLED = 'The setup is filled in. Press Run when you are ready.';
 const WHOLE = ['guess', 'choose', 'see'];           // tasks beside a run that is not replayed
 
-const Button = ({ words, className = '', ...more }) => html`<button type="button" class="sv-button ${className}" ...${more}>${words}</button>`;
 /** @param {LessonScreen} screen */
 const needsInspector = ({ lit }) => lit.includes('inspector');
 

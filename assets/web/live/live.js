@@ -2,18 +2,19 @@
 // count from the next step on; a run ends up as a trace that specviz opens.
 import { element, VERBATIM } from '../core/element.js';
 import { copyText, saveText, unpack } from '../core/files.js';
-import { html } from '../core/html.js';
+import { Button, html } from '../core/html.js';
+import { PACES as REPLAY } from '../core/hub.js';
 import { mountStage, stageMarkup } from '../stage/stage.js';
 import { render, useRef } from '../vendor/preact_htm.js';
 import { Engine } from './engine.js';
 import { Shown } from './shown.js';
 import { asLines } from './trace.js';
-/** @import { Hub } from '../core/hub.js' */
+import { wordsOf } from './words_of.js';
 /** @import { LiveContent, RunState } from '../messages.d.ts' */
 /** @import { Controls } from './run.js' */
 /** @import { Told } from './worker.js' */
 
-const PACES = { slow: 1000, normal: 250, fast: 80, full: 0 };   // milliseconds between two steps
+const PACES = { ...REPLAY, full: 0 };               // milliseconds between two steps
 const FIRST = { k: 4, seed: 5, max_new_tokens: 128, pace: 'normal' };
 const MOST_PROMPT = 4000;                           // characters; the target reads about a thousand tokens
 const SHARED = ['prompt', 'k', 'temperature', 'top_k', 'top_p', 'draft_model', 'seed', 'max_new_tokens'];
@@ -51,8 +52,7 @@ class Live {
     this.numbers = { ...NUMBERS, k: { least: 0, most: this.words.headlines.length - 1, whole: true } };
     this.values = { ...this.first };
     this.draft = draft;                             // the one in force
-    /** @type {Hub} */
-    this.hub = mountStage(stage, { source: { start: (take) => { this.take = take; }, pull: async () => null } });
+    mountStage(stage, { source: { start: (take) => { this.take = take; }, pull: async () => null } });
     this.draw();
     for (const name of [this.words.template.target, draft]) this.engine.need(name).catch(() => {});    // likely to be wanted; where they do not come, Run says so
   }
@@ -111,7 +111,7 @@ class Live {
       if (chosen === this.values.draft_model) this.draft = chosen;
     } catch (error) {
       if (chosen === this.values.draft_model) this.values.draft_model = this.draft;
-      this.be(this.doing, String(/** @type {Error} */ (error).message));
+      this.be(this.doing, wordsOf(error));
     }
     this.engine.order({ do: 'control', ...this.inForce() });
     this.draw();
@@ -138,7 +138,7 @@ class Live {
     try {
       await this.models();
     } catch (error) {
-      return this.hear({ error: String(/** @type {Error} */ (error).message) });
+      return this.hear({ error: wordsOf(error) });
     }
     this.engine.order({ do: 'run', id, asked: { prompt, seed, max_new_tokens }, steps, ...this.inForce() });
     return this.be(steps === Infinity ? 'running' : 'paused');
@@ -155,8 +155,10 @@ class Live {
     if (this.doing === 'idle') return this.run(steps);
     this.engine.order({ do: 'go', steps });
     this.be(steps === Infinity ? 'running' : 'paused');
-    return this.take({ ...this.shown.news(), state: state(/** @type {RunState['name']} */ (this.doing)), steps: [] });
+    return this.take({ ...this.shown.news(), state: this.now(), steps: [] });
   }
+
+  now() { return state(/** @type {RunState['name']} */ (this.doing)); }
 
   /** @param {Told} told */
   hear(told) {
@@ -172,8 +174,8 @@ class Live {
   add(event) {
     this.events.push(event);
     if (event.event === 'header') return this.draw();                    // the trace can be saved now
-    const { prompt } = this.events[0], now = state(this.doing === 'paused' ? 'paused' : 'running');
-    if (event.event === 'step') this.take({ ...this.shown.message(/** @type {any} */ (event), { head: this.shown.head(prompt.text) }), state: now });
+    const { prompt } = this.events[0];
+    if (event.event === 'step') this.take({ ...this.shown.message(/** @type {any} */ (event), { head: this.shown.head(prompt.text) }), state: this.now() });
     if (event.event !== 'footer') return undefined;
     this.take({ ...this.shown.end(event.reason, prompt.text), state: state('finished') });
     return this.be('idle');
@@ -184,7 +186,6 @@ class Live {
   draw() { render(html`<${Bar} live=${this} />`, this.box); }
 }
 
-const Button = ({ words, className = '', ...more }) => html`<button type="button" class="sv-button ${className}" ...${more}>${words}</button>`;
 const Field = ({ words, children }) => html`<label class="sv-live-field"><span class="sv-live-name">${words}</span>${children}</label>`;
 
 // Nothing is put into the field that a person types into.
@@ -229,7 +230,7 @@ export async function mountLive(holder, bring) {
   try {
     return new Live(holder, JSON.parse(await unpack(await bring('sv-live'))), bring);
   } catch (error) {
-    holder.replaceChildren(element('p', 'sv-report sv-live-error', String(/** @type {Error} */ (error).message)));
+    holder.replaceChildren(element('p', 'sv-report sv-live-error', wordsOf(error)));
     return null;
   }
 }

@@ -4,12 +4,18 @@ import { divides, label, percent, percents, quote, randomDraw, say, shorten, TIN
 /** @import { LookRows, TokenLook } from '../messages.d.ts' */
 /** @import { StepRecord } from './trace.js' */
 
-const MOST_ROWS = 8, OTHERS = 'all others', LOG_DECADES = 4, LAST = 'last';
+export const LAST = 'last';                         // names a step's own last token; a drafted one is named by its node
+const MOST_ROWS = 8, LOG_DECADES = 4;
 const AXES = new Map([[.05, .01], [.1, .02], [.2, .05], [.3, .1], [.4, .1], [.5, .1], [.6, .2], [.8, .2], [1, .2]]);   // end -> distance of ticks
 const SMALL_BAR = .2, RAW_MATTERS = 5e-4, RAW_TELLS = .01, VISIBLE = 1e-6;
 
 /** @typedef {{ text: string, role: string, p: number, q: number, both: number, residual: number | null, pRaw: number | null, qRaw: number | null }} Row */
 /** @typedef {Record<string, string>} Sentences the templates that Python wrote into the page */
+
+/** @param {Partial<Row>} values @returns {Row} */
+const row = (values) => ({ text: '', role: '', p: 0, q: 0, both: 0, residual: null, pRaw: null, qRaw: null, ...values });
+/** @param {Partial<Row>} values */
+const allOthers = (values) => row({ text: 'all others', role: 'others', ...values });
 
 const nats = (value) => (value === null ? '' : `${value.toFixed(3)} nats`);
 const sum = (values) => values.reduce((total, value) => total + value, 0);
@@ -20,6 +26,9 @@ const restOf = (column) => (column.includes(null) ? null : Math.max(0, 1 - sum(c
 export const lastToken = (step) => step.emitted.find(({ node }) => node === null) ?? null;
 /** @param {StepRecord} step */
 export const rejectedNode = (step) => step.draft.findIndex(({ status }) => status === 'rejected');
+
+/** @param {StepRecord} step @param {string} status */
+export const countOf = (step, status) => step.draft.filter((token) => token.status === status).length;
 
 // Every look by the token's ref: its node in the draft, or "last".
 /** @param {StepRecord} step @param {Sentences} words @returns {Record<string, TokenLook>} */
@@ -78,10 +87,10 @@ function rowsOfJudged(token, emitted, { top, overlap }) {
   const roles = new Map([[token.id, 'drafted']]);
   if (emitted) roles.set(emitted.id, emitted.id === token.id ? 'both' : 'emitted');
   const rows = new Map(top.map(([id, text, p, q, residual, pRaw, qRaw]) => (
-    [id, { text: label(text, id === token.id ? token.bytes : undefined), role: roles.get(id) ?? '', p, q, both: Math.min(p, q), residual, pRaw, qRaw }])));
-  const shown = chooseRows(rows, [...roles.keys()]), rest = (name) => restOf(shown.map((row) => row[name]));
+    [id, row({ text: label(text, id === token.id ? token.bytes : undefined), role: roles.get(id) ?? '', p, q, both: Math.min(p, q), residual, pRaw, qRaw })])));
+  const shown = chooseRows(rows, [...roles.keys()]), rest = (name) => restOf(shown.map((each) => each[name]));
   const p = rest('p'), q = rest('q'), both = Math.min(Math.max(0, rest('both') - (1 - overlap)), p, q);
-  return p + q < VISIBLE ? shown : [...shown, { text: OTHERS, role: 'others', p, q, both, residual: null, pRaw: rest('pRaw'), qRaw: rest('qRaw') }];
+  return p + q < VISIBLE ? shown : [...shown, allOthers({ p, q, both, pRaw: rest('pRaw'), qRaw: rest('qRaw') })];
 }
 
 // The tokens `first`, then the others that matter most to either model, by p.
@@ -89,7 +98,7 @@ function rowsOfJudged(token, emitted, { top, overlap }) {
 function chooseRows(rows, first) {
   const chosen = first.filter((id) => rows.has(id)).map((id) => rows.get(id));
   const isTelling = ({ p, q, pRaw, qRaw }) => p > 0 || q > 0 || pRaw > RAW_TELLS || qRaw > RAW_TELLS;
-  const others = [...rows].filter(([id, row]) => !first.includes(id) && isTelling(row)).map(([, row]) => row);
+  const others = [...rows].filter(([id, each]) => !first.includes(id) && isTelling(each)).map(([, each]) => each);
   others.sort((one, other) => Math.max(other.p, other.q) - Math.max(one.p, one.q));
   return [...chosen, ...others.slice(0, MOST_ROWS - chosen.length).sort((one, other) => other.p - one.p || other.q - one.q)];
 }
@@ -97,7 +106,7 @@ function chooseRows(rows, first) {
 // The right end of the scale, and the rows as columns: widths in percent of it, labels, places on the log axis.
 /** @param {Row[]} rows @param {boolean} isOverlay @returns {[number, LookRows]} */
 function layOut(rows, isOverlay) {
-  const column = (name) => rows.map((row) => row[name]), [p, q, both, pRaw, qRaw] = ['p', 'q', 'both', 'pRaw', 'qRaw'].map(column);
+  const column = (name) => rows.map((each) => each[name]), [p, q, both, pRaw, qRaw] = ['p', 'q', 'both', 'pRaw', 'qRaw'].map(column);
   const above = (shares) => shares.map((share, at) => (share > both[at] ? share - both[at] : 0));
   const shares = isOverlay ? { p, q } : { p };
   const widths = isOverlay ? { both, excess: above(q), shortfall: above(p) } : { distribution: p };
@@ -135,9 +144,9 @@ function drawOn(token, bar) {
 function lookOfLast(step, last, { top, p_entropy: entropy }, words) {
   const isResampled = last.kind === 'resampled';
   const rows = new Map(top.map(([id, text, p, , , pRaw]) => (
-    [id, { text: label(text, id === last.id ? last.bytes : undefined), role: id === last.id ? 'emitted' : '', p, q: 0, both: 0, residual: null, pRaw: isResampled ? null : pRaw, qRaw: null }])));
+    [id, row({ text: label(text, id === last.id ? last.bytes : undefined), role: id === last.id ? 'emitted' : '', p, pRaw: isResampled ? null : pRaw })])));
   const shown = chooseRows(rows, [last.id]), share = shown[0].p, rest = restOf(shown.map(({ p }) => p));
-  if (rest > VISIBLE) shown.push({ text: OTHERS, role: 'others', p: rest, q: 0, both: 0, residual: null, pRaw: restOf(shown.map(({ pRaw }) => pRaw)), qRaw: null });
+  if (rest > VISIBLE) shown.push(allOthers({ p: rest, pRaw: restOf(shown.map(({ pRaw }) => pRaw)) }));
   const [axis, columns] = layOut(shown, false);
   return {
     status: last.kind, view: 'draw', title: titleOfLast(step, last, share, words), heading: isResampled ? 'share' : 'target',
@@ -146,7 +155,7 @@ function lookOfLast(step, last, { top, p_entropy: entropy }, words) {
 }
 
 function titleOfLast(step, last, share, words) {
-  const accepted = step.draft.filter(({ status }) => status === 'accepted').length, values = { token: quote(last), share: percent(share), number: String(accepted) };
+  const accepted = countOf(step, 'accepted'), values = { token: quote(last), share: percent(share), number: String(accepted) };
   if (last.kind === 'resampled') return say(words.resampled + words.replaces, { ...values, rejected: quote(step.draft[rejectedNode(step)]) });
   const lead = last.kind === 'plain' ? 'nothing drafted' : accepted > 1 ? 'all accepted' : 'one accepted';
   return say(words[lead] + words.drawn, values);

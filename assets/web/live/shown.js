@@ -1,13 +1,10 @@
 // shown.js: a run's records as the messages that the stage takes, as views/explore/feed.py makes them in Python. Its words
 // are Python's: they lie in the page.
-import { lastToken, looksOf, rejectedNode } from './looks.js';
+import { countOf, LAST, lastToken, looksOf, rejectedNode } from './looks.js';
 import { fixed, label, percent, prose, quote, randomDraw, say, shortText, shorten, tokenLabel } from './number_words.js';
-/** @import { LaneCell, NextStep, RunMessage, ShownStep } from '../messages.d.ts' */
+/** @import { LaneCell, LiveWords, NextStep, RunMessage, ShownStep } from '../messages.d.ts' */
 /** @import { StepRecord } from './trace.js' */
-/** @import { LiveWords } from '../messages.d.ts' */
 
-/** @param {StepRecord} step @param {string} status */
-const countOf = (step, status) => step.draft.filter((token) => token.status === status).length;
 // A setting in at most six digits.
 const brief = (value) => String(typeof value === 'number' ? Number(value.toPrecision(6)) : value);
 const many = (number) => number.toLocaleString('en-US');
@@ -121,7 +118,7 @@ export class Shown {
     return {
       index: record.index, k: settings.k, cells: record.draft.map((_, each) => this.#cell(record, each)), more: 0, more_words: [], refused: null,
       last: last && this.#lastCell(last), cut_off: record.truncated, pieces: piecesOf(record), looks: looksOf(record, this.words.sentences),
-      focus: node >= 0 ? String(node) : last ? 'last' : String(emitted.at(-1).node), has_rejected: node >= 0, drawless: false, whole: false,
+      focus: node >= 0 ? String(node) : last ? LAST : String(emitted.at(-1).node), has_rejected: node >= 0, drawless: false, whole: false,
       bar, totals: this.#totals(), say: this.#speech(record), changes: this.#changes(record), written: emitted.map(({ text }) => text).join(''),
       ...(hasNew && { sentence: this.words.headlines[settings.k][settings.temperature === 0 ? 0 : 1], context: this.#context(settings) }),
     };
@@ -141,7 +138,7 @@ export class Shown {
   /** @returns {LaneCell} */
   #lastCell(last) {
     const text = tokenLabel(last);
-    return { ref: 'last', status: last.kind, text, say: fill(this.words.cell.token, { text, status: this.words.statuses[last.kind] }) };
+    return { ref: LAST, status: last.kind, text, say: fill(this.words.cell.token, { text, status: this.words.statuses[last.kind] }) };
   }
 
   #totals() {
@@ -177,7 +174,7 @@ function piecesOf(record) {
   const node = rejectedNode(record), pieces = /** @type {ShownStep['pieces']} */ ([]);
   record.emitted.forEach((token, place) => {
     if (place === node) pieces.push([shortText(record.draft[node]), 'rejected', String(node)]);
-    pieces.push([token.bytes && !token.text ? tokenLabel(token) : prose(token.text), token.kind, token.node === null ? 'last' : String(token.node)]);
+    pieces.push([token.bytes && !token.text ? tokenLabel(token) : prose(token.text), token.kind, token.node === null ? LAST : String(token.node)]);
   });
   return pieces;
 }

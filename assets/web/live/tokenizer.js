@@ -1,5 +1,6 @@
 // tokenizer.js: byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909) as tokenizer.json describes it: text to ids, ids to
 // bytes, and the text of ids that come one by one.
+import { literal } from '../core/literal.js';
 
 const UTF8 = new TextEncoder();
 
@@ -42,8 +43,7 @@ export class Tokenizer {
     this.added = added;
     for (const { id, content } of added) this.pieces[id] = content;
     this.special = new Set(added.map(({ id }) => id));
-    const spelled = added.map(({ content }) => content.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'));
-    this.marks = new RegExp(`(${spelled.join('|')})`, 'u');
+    this.marks = new RegExp(`(${added.map(({ content }) => literal(content)).join('|')})`, 'u');
   }
 
   // The ids of a text; an added token such as <|endoftext|> is one id.

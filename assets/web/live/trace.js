@@ -6,7 +6,7 @@ import { softmax } from './sampling.js';
 /** @import { Tokenizer } from './tokenizer.js' */
 
 const SHOWN = 8;                                    // of each model's most likely tokens
-const SMALLEST = 1e-37;                                 // a smaller probability counts as none
+const SMALLEST = 1e-37;                             // a smaller probability counts as none
 const LEAST = 1e-12;                                // one that is written as 0
 
 // Nine significant digits, as every recorded number has.

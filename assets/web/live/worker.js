@@ -4,6 +4,7 @@ import { bytesOf } from '../core/base64.js';
 import { Llama } from './forward.js';
 import { runEvents } from './run.js';
 import { Tokenizer } from './tokenizer.js';
+import { wordsOf } from './words_of.js';
 /** @import { Asked, Controls, Loaded } from './run.js' */
 
 /** @typedef {{ controls: Controls, pause: number }} Force what counts from the next step on; pause: milliseconds between two steps */
@@ -26,7 +27,6 @@ let wanted = 0, newest = 0, isRunning = false, isTimed = false;    // steps, the
 
 /** @param {Told} words */
 const tell = (words) => self.postMessage(words);
-const wordsOf = (error) => (error instanceof Error ? error.message : String(error));
 
 // A turn of the loop in which messages are heard, without the four milliseconds that a timer takes at least.
 const breathe = () => new Promise((done) => {
@@ -86,7 +86,7 @@ function timePasses(model) {
     for (let pass = 0; pass < PASSES; pass += 1) model.forward([...text, ...text.slice(0, size)], size);
     return performance.now() - started;
   };
-  time(TOKENS);                                       // a browser compiles what runs often
+  time(TOKENS);                                     // a browser compiles what runs often
   for (let block = 0; block < BLOCKS; block += 1) {
     const one = time(1);
     if (one < LEAST) return null;

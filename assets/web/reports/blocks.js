@@ -3,7 +3,7 @@
 import { element, VERBATIM, worded } from '../core/element.js';
 import { drawFigure, fillTable, frame, loadPlotly, themed } from '../core/figure.js';
 import { saveText } from '../core/files.js';
-import { html } from '../core/html.js';
+import { Button, html } from '../core/html.js';
 import { useLayoutEffect, useRef, useState } from '../vendor/preact_htm.js';
 import { tokenTexts } from './token_texts.js';
 /** @import { BarRow, BarsBlock, ChartBlock, DetailsBlock, DownloadBlock, ExampleBlock, LinksBlock, PageBlock, ProgressBlock, SegmentsBlock, TableBlock, TableCell, VerdictBlock, WordsBlock } from '../messages.d.ts' */
@@ -35,7 +35,6 @@ export const drawn = (className, fill) => ({ block, host }) => {
   return html`<div class="sv-block ${className}" ref=${node} />`;
 };
 
-const Button = ({ words, className = '', ...more }) => html`<button type="button" class=${`sv-button${className}`} ...${more}>${words}</button>`;
 
 // The block that has the text which a cell opens hears of it.
 /** @param {{ tag: 'td' | 'th', value: string | TableCell, host: BlockHost }} props */
@@ -45,7 +44,7 @@ function Cell({ tag, value, host }) {
   if (Array.isArray(text)) return html`<${tag} class="sv-long">${worded(text)}<//>`;
   const words = String(text);
   const open = () => host.root.dispatchEvent(new CustomEvent('sv-open', { detail: opens }));
-  if (does) return html`<${tag}><${Button} className=" sv-doer" words=${words} data-act=${does.do} aria-describedby=${host.why} onClick=${() => host.act(does.section, does.do, does.values)} /><//>`;
+  if (does) return html`<${tag}><${Button} className="sv-doer" words=${words} data-act=${does.do} aria-describedby=${host.why} onClick=${() => host.act(does.section, does.do, does.values)} /><//>`;
   if (opens) return html`<${tag} ...${VERBATIM}><button type="button" class="sv-open" onClick=${open}>${words}</button><//>`;
   if (tone) return html`<${tag}><span class="sv-tone sv-tone-${tone}">${words}</span><//>`;
   if (words.length > LONG) return html`<${tag} class="sv-long">${words}<//>`;
