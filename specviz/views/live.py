@@ -38,9 +38,9 @@ LIVE = '<div id="live" class="sv-live-page"></div>'
 """The place of the live page in a page without a server."""
 TARGET = "fable-target"
 DRAFTS = {
-    "fable-draft": "distilled from the target",
+    "fable-draft": "distilled",
     "fable-draft-tiny": "tiny",
-    "fable-draft-code": "misaligned, it has learned code alone",
+    "fable-draft-code": "misaligned",
 }
 RUNS = ("k-8", "tiny-draft", "misaligned-draft")
 """Recorded runs that describe these models; what the first records of a request and of settings holds here."""
@@ -53,7 +53,7 @@ METRICS_SHOWN = (
 SPEED = "tokens/s in this browser"
 PASSES = (
     "Read the passes, not the seconds: in this browser a pass over five tokens takes as long as {ratio} over one. "
-    "Where a model waits for its weights, as a large one on a GPU does, both take about the same."
+    "On a GPU, a large model takes about as long for both."
 )
 """The words on why a draft saves passes here but hardly time; the ratio is measured on the page."""
 

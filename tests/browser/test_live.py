@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import closing
 from urllib.parse import urlencode
 
 import pytest
@@ -14,13 +16,17 @@ from specviz.views.live import live_files, live_page
 from tests.browser.access import serious
 from tests.browser.test_language import GERMAN, OPENED, lacking
 from tests.browser.test_slides import UNREADABLE
-from tests.browser.windows import DESKTOP, PHONE
+from tests.browser.windows import BROWSERS, DESKTOP, PHONE, SWITCHES
 
 pytestmark = pytest.mark.slow
 
+SMALL = {"width": 1024, "height": 768}
 PROJECTOR = {"width": 1920, "height": 1080}
 ASKED = {"prompt": "The king said, “Bring me café soup! 🦊”", "k": 4, "temperature": 1, "seed": 3, "max_new_tokens": 48}
 RUN, PAUSE, STEP = (f".sv-live-drive > button:nth-of-type({number})" for number in (1, 2, 3))
+WITHOUT_SIMD = "--js-flags=--no-enable-sse4-1"
+WITH_SIMD = bytes.fromhex("0061736d 01000000 01050160 00017b 03020100 0a0a0108 004100fd0ffd620b")
+"""A module of WebAssembly with one function: it makes four numbers of one (i8x16.splat, i8x16.popcnt)."""
 HEAP = "() => performance.memory.usedJSHeapSize"
 LONGEST = """() => new Promise((done) => {
   let longest = 0, before = performance.now();
@@ -85,6 +91,23 @@ def test_where_webassembly_is_forbidden_the_same_text_is_written(opened, html):
     page.click(RUN)
     finish(page)
     trace = saved(page)
+    assert trace.header.environment["forward"] == "JavaScript"
+    assert trace.text == same_run().text
+
+
+def test_a_processor_without_simd_writes_the_same_text(chromium, html, tmp_path):
+    file = tmp_path / "live.html"
+    file.write_text(html, "utf-8")
+    path = next(filter(None, map(shutil.which, BROWSERS)))
+    browser = chromium.browser_type.launch(executable_path=path, args=[*SWITCHES, WITHOUT_SIMD])
+    with closing(browser):
+        page = browser.new_page()
+        page.goto(f"{file.as_uri()}{at()}")
+        if page.evaluate(f"WebAssembly.validate(new Uint8Array({list(WITH_SIMD)}))"):
+            pytest.skip("SIMD cannot be switched off here: the switch is for x86 processors")
+        page.click(RUN)
+        finish(page)
+        trace = saved(page)
     assert trace.header.environment["forward"] == "JavaScript"
     assert trace.text == same_run().text
 
@@ -175,13 +198,15 @@ def test_a_link_brings_what_was_asked_and_nothing_that_is_not_allowed(opened, ht
     assert values == ["fable-draft", "1", "normal", "5", "128", "0", "1"]
 
 
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP, PROJECTOR], ids=["phone", "desktop", "projector"])
+@pytest.mark.parametrize("viewport", [PHONE, SMALL, DESKTOP, PROJECTOR], ids=["phone", "small", "desktop", "projector"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_can_be_read_and_used_at_every_size(opened, html, viewport, theme):
     page = opened(html, at(), viewport=viewport, color_scheme=theme)
     assert serious(page) == []
     page.click(RUN)
     finish(page)
+    if viewport is not PHONE:
+        expect(page.locator(".sv-player")).to_be_in_viewport(ratio=1)
     page.evaluate(OPENED)
     page.wait_for_timeout(800)
     assert serious(page) == []

@@ -9,7 +9,6 @@ export const ENGLISH = 'en';
 export const LANGUAGES = { de: 'Deutsch' };         // assets/words has a table of each
 const ATTRIBUTES = ['aria-label', 'title', 'placeholder'];
 const LEFT = '[translate=no], script, noscript, style, template, [role=listbox]';
-const TYPED = 'textarea, option:not([value])';      // their text is a value
 const INLINE = 'a, b, code, em, i, strong';         // what belongs to a sentence also where it begins or ends it
 const ELEMENT = '<>', NAME = /\{(\w+)\}/;
 const SENTENCE_END = /([.?!]) /;
@@ -123,7 +122,8 @@ class Speaker {
   }
 
   sentence(element) {
-    if (element.matches(TYPED)) return;
+    if (element.localName === 'textarea') return;
+    if (element.localName === 'option') element.setAttribute('value', element.value);  // which may be its English text
     const parts = this.parts(element);
     const english = parts.map(({ text }) => (text ? this.textIn(text) : ELEMENT)).join('');
     if (!parts.some(({ text }) => text && /\p{L}{2}/u.test(this.textIn(text)))) return element.removeAttribute('lang');

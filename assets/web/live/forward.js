@@ -4,6 +4,7 @@ import { readNumbers, storedTensors } from './weights.js';
 /** @import { Kernel } from './kernel.js' */
 
 const AT_ONCE = 32;                                 // tokens; a longer text is read in pieces
+const SIDES = ['vocab_size', 'hidden_size', 'intermediate_size', 'head_dim'];    // of matrices
 const inFours = (length) => 4 * Math.ceil(length / 4);
 
 /**
@@ -26,11 +27,25 @@ const inFours = (length) => 4 * Math.ceil(length / 4);
  */
 
 /** @param {Config} config */
-function refuseOthers({ model_type, hidden_act, rope_parameters, attention_bias, mlp_bias }) {
+function refuseOthers({ model_type, hidden_act, rope_parameters, attention_bias, mlp_bias, ...config }) {
   const rope_type = rope_parameters?.rope_type, bias = attention_bias || mlp_bias;
   if (model_type !== 'llama' || hidden_act !== 'silu' || rope_type !== 'default' || bias) {
     throw new Error(`a model must be a Llama with SiLU, plain rotary positions and no bias (got ${model_type}, ${hidden_act}, ${rope_type}, ${bias ? 'a bias' : 'none'})`);
   }
+  for (const side of SIDES) if (!(config[side] > 0 && config[side] % 4 === 0)) throw new Error(`${side} must be a multiple of 4 (got ${config[side]})`);
+}
+
+// How many numbers each tensor of a model has.
+/** @param {Config} config @returns {Record<string, number>} */
+function lengthsOf({ vocab_size: ids, hidden_size: width, intermediate_size: inner, head_dim: size, ...config }) {
+  const queries = width * config.num_attention_heads * size, keys = width * config.num_key_value_heads * size;
+  const ofLayer = {
+    input_layernorm: width, 'self_attn.q_proj': queries, 'self_attn.k_proj': keys, 'self_attn.v_proj': keys, 'self_attn.o_proj': queries,
+    post_attention_layernorm: width, 'mlp.gate_proj': inner * width, 'mlp.up_proj': inner * width, 'mlp.down_proj': inner * width,
+  };
+  const layers = Array.from({ length: config.num_hidden_layers }, (_, layer) => Object.entries(ofLayer).map(([name, length]) => [`model.layers.${layer}.${name}.weight`, length]));
+  const around = { 'model.embed_tokens.weight': ids * width, 'model.norm.weight': width, ...(config.tie_word_embeddings ? {} : { 'lm_head.weight': ids * width }) };
+  return { ...around, ...Object.fromEntries(layers.flat()) };
 }
 
 export class Llama {
@@ -53,7 +68,10 @@ export class Llama {
     this.numParameters = stored.reduce((sum, { length }) => sum + length, 0);
     /** @type {Record<string, Float32Array>} */
     this.tensors = Object.fromEntries(stored.map((tensor) => [tensor.name, readNumbers(tensor, this.kernel.room(tensor.length))]));
-    if (this.tensors['model.embed_tokens.weight']?.length !== config.vocab_size * config.hidden_size) throw new Error('the weights do not fit config.json: another embedding, or none');
+    for (const [name, length] of Object.entries(lengthsOf(config))) {
+      const got = this.tensors[name]?.length ?? 'none';
+      if (got !== length) throw new Error(`the weights do not fit config.json: ${name} must have ${length} numbers (got ${got})`);
+    }
     this.#makeCache();
     this.#makeAngles();
   }

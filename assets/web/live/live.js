@@ -213,7 +213,7 @@ function Bar({ live }) {
       <${Button} words="Step" title="one step, then pause" disabled=${doing === 'loading'} onClick=${() => live.go(1)} />
       <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${live.numbers.k.most} value=${values.k}
         onInput=${({ target }) => live.set({ k: Number(target.value) })} /><b aria-hidden="true" ...${VERBATIM}>${values.k}</b></span></${Field}><p class="sv-live-error" role="alert" hidden=${!error}>${error}</p></div>
-    <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts).map(([name, said]) => [name, `${name}: ${said}`])} />
+    <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts).map(([name, said]) => [name, `${said}: ${name}`])} />
       <${Count} live=${live} name="temperature" words="Temperature" />
       <${Choice} live=${live} name="pace" words="Pace" options=${Object.keys(PACES).map((pace) => [pace, pace])} />
       <details class="sv-live-more"><summary>More</summary><div><${Count} live=${live} name="seed" words="Seed" /><${Count} live=${live} name="max_new_tokens" words="New tokens" />
