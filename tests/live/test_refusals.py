@@ -67,7 +67,7 @@ FOREIGN = {
     "a wider model": {"hidden_size": 48},
     "other heads": {"num_key_value_heads": 1},
     "a wider layer": {"intermediate_size": 96},
-    "a side that the products cannot take": {"vocab_size": 53},
+    "a side that the products cannot take": {"hidden_size": 26},
 }
 
 

@@ -4,7 +4,7 @@ import { readNumbers, storedTensors } from './weights.js';
 /** @import { Kernel } from './kernel.js' */
 
 const AT_ONCE = 32;                                 // tokens; a longer text is read in pieces
-const SIDES = ['vocab_size', 'hidden_size', 'intermediate_size', 'head_dim'];    // of matrices
+const SIDES = ['hidden_size', 'intermediate_size', 'head_dim'];    // of matrices, as many numbers as the kernel takes at once
 const inFours = (length) => 4 * Math.ceil(length / 4);
 
 /**
