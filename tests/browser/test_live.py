@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
+from itertools import combinations
 from urllib.parse import urlencode
 
 import pytest
@@ -46,6 +47,14 @@ def html() -> str:
 
 def at(**asked) -> str:
     return f"#live&{urlencode({**ASKED, 'pace': 'full', **asked})}"
+
+
+def written(folder):
+    """The page as a folder of files: its first one."""
+    for name, text in live_files().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+    return folder / "index.html"
 
 
 def field(page, name):
@@ -217,12 +226,10 @@ def test_it_can_be_read_and_used_at_every_size(opened, html, viewport, theme):
 
 
 def test_a_draft_that_comes_late_or_never_takes_no_other_setting_with_it(opened, tmp_path):
-    for name, text in live_files().items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, "utf-8")
+    index = written(tmp_path)
     missing = tmp_path / "data" / "sv-weights-fable-draft-tiny.js"
     away = missing.rename(tmp_path / "away.js")
-    page = opened(tmp_path / "index.html", at(max_new_tokens=200, pace="fast"), beside=True, missing=True)
+    page = opened(index, at(max_new_tokens=200, pace="fast"), beside=True, missing=True)
     field(page, "Draft").select_option("fable-draft-tiny")
     page.click(RUN)
     error = page.locator(".sv-live-error")
@@ -264,6 +271,124 @@ def test_single_steps_add_up_and_wait_for_no_pace(opened, html):
     expect(steps).to_have_count(5, timeout=2000)
     page.wait_for_timeout(300)
     expect(steps).to_have_count(5)
+
+
+def test_each_single_step_is_explained_and_one_that_is_made_is_looked_at(opened, html):
+    page = opened(html, at(pace="full"))
+    steps, explained = page.locator(".sv-lanes .sv-row"), page.locator(".sv-inspector")
+    for number in range(1, 5):
+        page.click(STEP)
+        expect(steps).to_have_count(number)
+        expect(explained).to_contain_text(f"step {number}")
+    page.locator(".sv-player button").first.click()
+    expect(explained).to_contain_text("step 1")
+    page.click(STEP)
+    expect(page.locator(".sv-player")).to_contain_text("step 5 of 5")
+    expect(explained).to_contain_text("step 5")
+
+
+def test_a_number_counts_when_it_is_whole_and_one_that_is_not_allowed_is_said(opened, html):
+    page = opened(html, at(max_new_tokens=60))
+    page.evaluate(OPENED)
+    field(page, "New tokens").fill("600")
+    page.click(RUN)
+    error = page.locator(".sv-live-error")
+    expect(error).to_have_text("New tokens must be a whole number from 1 to 512 (got 600)")
+    expect(field(page, "New tokens")).to_have_value("600")
+    assert page.locator(".sv-lanes .sv-row").count() == 0
+    field(page, "New tokens").fill("200")
+    field(page, "New tokens").press("Enter")
+    field(page, "Pace").select_option("fast")
+    expect(error).to_be_hidden()
+    page.click(RUN)
+    expect(page.locator(".sv-lanes .sv-row").nth(2)).to_be_visible()
+    field(page, "Temperature").fill("")
+    field(page, "Temperature").press_sequentially("0.7", delay=300)
+    field(page, "Temperature").press("Enter")
+    field(page, "Pace").select_option("full")
+    finish(page)
+    trace = saved(page)
+    assert len(trace.tokens) == 200
+    assert {step.settings.temperature for step in trace.steps} == {1.0, 0.7}, "no number that was only half typed"
+
+
+def test_a_long_prompt_is_not_cut_but_refused(opened, html):
+    page = opened(html, at())
+    page.fill("textarea", "a " * 2_001)
+    page.click(RUN)
+    expect(page.locator(".sv-live-error")).to_have_text("the prompt must have at most 4000 characters (got 4002)")
+
+
+def folder_page(opened, folder, held):
+    """The page in a folder of files; a file with one of these names comes when the routes that are returned go on."""
+    page = opened(written(folder), at(), beside=True)
+    routes = []
+    page.route(f"**/sv-weights-{held}.js", lambda route: routes.append(route))
+    page.reload()
+    return page, routes
+
+
+def test_a_run_whose_models_still_load_is_cancelled(opened, tmp_path):
+    page, routes = folder_page(opened, tmp_path, held="fable-target")
+    page.click(RUN)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".sv-state")).to_have_text("stopped")
+    for route in routes:
+        route.continue_()
+    expect(page.locator(".sv-live-why:not([data-waiting])")).to_be_visible()
+    assert page.locator(".sv-lanes .sv-row").count() == 0
+    page.click(RUN)
+    finish(page)
+
+
+def test_a_draft_that_still_loads_says_so(opened, tmp_path):
+    page, routes = folder_page(opened, tmp_path, held="fable-draft-code")
+    field(page, "Pace").select_option("slow")
+    page.click(RUN)
+    expect(page.locator(".sv-lanes .sv-row")).to_have_count(1)
+    field(page, "Draft").select_option("fable-draft-code")
+    expect(page.locator(".sv-live-coming")).to_be_visible()
+    (route,) = routes
+    route.continue_()
+    expect(page.locator(".sv-lanes")).to_contain_text("draft fable-draft → fable-draft-code")
+    expect(page.locator(".sv-live-coming")).to_have_count(0)
+
+
+def test_a_run_that_ends_leaves_the_keyboard_where_it_goes_on(opened, html):
+    page = opened(html, at(pace="slow"))
+    page.click(STEP)
+    expect(page.locator(".sv-lanes .sv-row")).to_have_count(1)
+    field(page, "Pace").select_option("full")
+    page.focus(PAUSE)
+    page.keyboard.press("Enter")
+    finish(page)
+    expect(page.locator(RUN)).to_be_focused()
+    expect(page.locator(".sv-live")).to_contain_text("done: length reached")
+    page.locator(".sv-lanes .sv-cell").last.click()
+    page.keyboard.press("Home")
+    page.keyboard.press("Space")
+    expect(page.locator(".sv-lanes-body")).to_be_focused()
+
+
+def lie_on_each_other(one, other):
+    is_beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
+    return not is_beside and one["y"] < other["y"] + other["height"] and other["y"] < one["y"] + one["height"]
+
+
+@pytest.mark.parametrize("size", [(320, 640), (360, 740), (844, 390), (1280, 720)], ids=str)
+def test_it_fits_where_there_is_little_room(opened, html, size):
+    width, height = size
+    page = opened(html, at(k=12), viewport={"width": width, "height": height})
+    page.click(RUN)
+    finish(page)
+    page.evaluate(OPENED)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    fields = [each.bounding_box() for each in page.locator(".sv-live-field").all()]
+    assert not [pair for pair in combinations(fields, 2) if lie_on_each_other(*pair)]
+    lanes, player = (page.locator(f".sv-{name}").bounding_box() for name in ("lanes", "player"))
+    assert lanes["y"] + lanes["height"] <= player["y"]
+    last, body = page.locator(".sv-lanes .sv-last").last.bounding_box(), page.locator(".sv-lanes-body").bounding_box()
+    assert last["x"] + last["width"] <= body["x"] + body["width"], "what the target wrote is in sight"
 
 
 def test_what_is_typed_stays_and_what_is_asked_begins_anew(opened, html):
@@ -312,10 +437,8 @@ def test_twenty_runs_leave_the_memory_as_it_was(opened, html):
 
 
 def test_a_folder_of_files_is_the_same_page(opened, tmp_path):
-    for name, text in live_files().items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, "utf-8")
-    page = opened(tmp_path / "index.html", at(), beside=True)
+    index = written(tmp_path)
+    page = opened(index, at(), beside=True)
     page.click(RUN)
     finish(page)
     assert saved(page).text == same_run().text

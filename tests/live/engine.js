@@ -10,6 +10,7 @@ import * as numberWords from '../../assets/web/live/number_words.js';
 import { runEvents } from '../../assets/web/live/run.js';
 import { probabilities } from '../../assets/web/live/sampling.js';
 import { Shown } from '../../assets/web/live/shown.js';
+import { timePasses } from '../../assets/web/live/timing.js';
 import { Tokenizer } from '../../assets/web/live/tokenizer.js';
 import { asLines } from '../../assets/web/live/trace.js';
 import { law } from './law.js';
@@ -80,6 +81,13 @@ const ORDERS = {
       return { isFast: kernel.isFast, product: numbers(product) };
     }));
   },
+  // blocks: milliseconds of a pass over one token, and over five, in each block; `stopsAt`: the block after which it may not go on
+  timing({ blocks, stopsAt }) {
+    let clock = 0, done = 0;
+    Object.defineProperty(globalThis, 'performance', { value: { now: () => clock } });
+    const forward = (_, wanted) => { clock += blocks[done][wanted === 1 ? 0 : 1]; };
+    return timePasses({ forward }, async () => (done += 1) !== stopsAt);
+  },
   draws: ({ places }) => places.map(([seed, ...place]) => seeded(seed).below(1, ...place).u),
   probabilities: ({ asked }) => asked.map(({ logits, sampling }) => numbers(probabilities(Float32Array.from(logits), sampling))),
   words: ({ asked }) => asked.map(([name, ...values]) => numberWords[name](...values)),
@@ -98,4 +106,4 @@ const ORDERS = {
 };
 
 const order = JSON.parse(await text(process.stdin));
-process.stdout.write(JSON.stringify(ORDERS[order.do](order)));
+process.stdout.write(JSON.stringify(await ORDERS[order.do](order)));

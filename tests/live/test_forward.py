@@ -141,7 +141,7 @@ def test_both_kernels_give_the_product_for_odd_shapes(tmp_path):
     generator = np.random.default_rng(0)
     weights, states = (generator.standard_normal(40_000).astype(np.float32) for _ in range(2))
     sides = (4, 8, 12, 20, 64, 100)
-    shapes = [(width, out) for width in sides for out in sides]
+    shapes = [(width, out) for width in sides for out in (1, 3, *sides)]
     cases = [
         {"tokens": tokens, "width": width, "out": out, "stride": stride}
         for width, out in shapes

@@ -165,6 +165,7 @@ export class Hub {
     const now = performance.now(), gap = this.#arrived ? now - this.#arrived : FULL;
     this.#arrived = now;
     if (!this.following || this.playing) return;
+    if (this.state?.name === 'paused') this.#unpinFirstCut();
     this.#place(this.steps.length, added === 1 ? gap : 0);
     if (this.#found !== this.total) return;
     this.spot = this.selected().step;                         // the place that is explained is seen, not the end
@@ -193,6 +194,13 @@ export class Hub {
         return;
       }
     }
+  }
+
+  // Who makes one step at a time wants to read each of them.
+  #unpinFirstCut() {
+    if (!this.pinned || this.pinned !== this.#firstCut) return;
+    this.pinned = null;
+    this.#autoPinned = false;
   }
 
   // A run that was watched to its end: nobody chose the token that is explained, so it is the one that tells most.

@@ -16,7 +16,7 @@ import { wordsOf } from './words_of.js';
 
 const PACES = { ...REPLAY, full: 0 };               // milliseconds between two steps
 const FIRST = { k: 4, seed: 5, max_new_tokens: 128, pace: 'normal' };
-const MOST_PROMPT = 4000;                           // characters; the target reads about a thousand tokens
+const MOST_PROMPT = 4000;                           // characters, of which the target reads about a thousand tokens
 const SHARED = ['prompt', 'k', 'temperature', 'top_k', 'top_p', 'draft_model', 'seed', 'max_new_tokens'];
 /** @type {Record<string, { least: number, most: number, whole: boolean }>} */
 const NUMBERS = {
@@ -37,6 +37,8 @@ class Live {
   /** @type {'idle' | 'loading' | 'running' | 'paused'} */
   doing = 'idle';
   runs = 0; error = ''; ratio = 0; note = ''; said = '';
+  /** @type {Map<string, string>} */
+  refused = new Map();                              // the fields whose number is not allowed, each with why
 
   /** @param {HTMLElement} holder @param {LiveContent} content @param {(id: string) => Promise<string>} bring */
   constructor(holder, content, bring) {
@@ -52,7 +54,9 @@ class Live {
     this.numbers = { ...NUMBERS, k: { least: 0, most: this.words.headlines.length - 1, whole: true } };
     this.values = { ...this.first };
     this.draft = draft;                             // the one in force
-    mountStage(stage, { source: { start: (take) => { this.take = take; }, pull: async () => null } });
+    this.hub = mountStage(stage, {
+      source: { start: (take) => { this.take = take; }, pull: async () => null }, trigger: (event) => { if (event === 'cancel') this.cancel(); },
+    });
     this.draw();
     for (const name of [this.words.template.target, draft]) this.engine.need(name).catch(() => {});    // likely to be wanted; where they do not come, Run says so
   }
@@ -60,9 +64,15 @@ class Live {
   /** @param {Partial<Values>} changes */
   set(changes) {
     Object.assign(this.values, changes);
+    for (const name of Object.keys(changes)) this.refused.delete(name);
     this.said = this.error = '';
     this.draw();
     if (this.doing === 'running' || this.doing === 'paused') this.control();
+  }
+
+  refuse(name, why) {
+    this.refused.set(name, why);
+    this.draw();
   }
 
   // What a link or a lesson asks for, as far as it is allowed here; the rest is as at first. note: what to look for
@@ -71,13 +81,14 @@ class Live {
     const names = Object.keys(this.first).filter((name) => Object.hasOwn(asked, name));
     const allowed = names.map((name) => [name, this.allowed(name, asked[name])]).filter(([, value]) => value !== undefined);
     this.note = note;
+    this.refused.clear();
     /** @type {HTMLElement | null} */ (this.box.querySelector(':focus'))?.blur();       // what is half typed there gives way
     this.set(names.length ? { ...this.first, ...Object.fromEntries(allowed) } : {});
   }
 
   /** @param {string} name one of the values @param {string | number} value @returns {string | number | undefined} */
   allowed(name, value) {
-    if (name === 'prompt') return String(value).slice(0, MOST_PROMPT);
+    if (name === 'prompt') return String(value);
     if (name === 'pace') return Object.hasOwn(PACES, value) ? value : undefined;
     if (name === 'draft_model') return Object.hasOwn(this.words.drafts, value) ? value : undefined;
     const { least, most, whole } = this.numbers[name], number = Number(value);
@@ -131,17 +142,27 @@ class Live {
   /** @param {number} steps how many are made before it pauses */
   async run(steps) {
     const { prompt, seed, max_new_tokens } = this.values, id = `live-${this.runs += 1}`;
+    if (prompt.length > MOST_PROMPT) this.refused.set('prompt', `the prompt must have at most ${MOST_PROMPT} characters (got ${prompt.length})`);
+    if (this.refused.size) return this.draw();
     this.shown = new Shown(this.words, id);
     this.events = [];
     this.be('loading');
     this.take({ ...this.shown.news(), state: state('loading', 'loading the models'), steps: [] });
+    const isLeft = () => this.doing !== 'loading' || this.shown.run !== id;          // cancelled
     try {
       await this.models();
     } catch (error) {
-      return this.hear({ error: wordsOf(error) });
+      return isLeft() ? undefined : this.hear({ error: wordsOf(error) });
     }
+    if (isLeft()) return undefined;
     this.engine.order({ do: 'run', id, asked: { prompt, seed, max_new_tokens }, steps, ...this.inForce() });
     return this.be(steps === Infinity ? 'running' : 'paused');
+  }
+
+  // A run whose models still load does not begin; what has come of them stays.
+  cancel() {
+    this.take({ ...this.shown.news(), state: state('finished', this.words.endings.stopped), steps: [] });
+    this.be('idle');
   }
 
   /** @param {Live['doing']} doing */
@@ -152,7 +173,9 @@ class Live {
   }
 
   go(steps) {
+    if (this.doing === 'loading') return undefined;
     if (this.doing === 'idle') return this.run(steps);
+    this.hub.last();                                // what is made now is looked at, not what was looked back at
     this.engine.order({ do: 'go', steps });
     this.be(steps === Infinity ? 'running' : 'paused');
     return this.take({ ...this.shown.news(), state: this.now(), steps: [] });
@@ -183,37 +206,47 @@ class Live {
 
   save() { saveText(`specviz-${this.shown.run}.jsonl`, asLines(this.events)); }
 
-  draw() { render(html`<${Bar} live=${this} />`, this.box); }
+  draw() {
+    const focused = /** @type {HTMLButtonElement} */ (document.activeElement);
+    render(html`<${Bar} live=${this} />`, this.box);
+    if (focused.disabled && this.box.contains(focused)) /** @type {HTMLElement} */ (this.box.querySelector('.sv-primary')).focus();    // a run that ends takes Continue away
+  }
 }
 
 const Field = ({ words, children }) => html`<label class="sv-live-field"><span class="sv-live-name">${words}</span>${children}</label>`;
 
-// Nothing is put into the field that a person types into.
+// A number counts once it is whole (Enter, or the field is left). Nothing is put into a field that a person types into, and
+// what is not allowed stays there until it is mended: no run begins with another number than the one that is seen.
 /** @param {{ live: Live, name: keyof Values, words: string }} props */
 function Count({ live, name, words }) {
-  const own = useRef(), { least, most, whole } = live.numbers[name], isTyped = own.current && own.current === document.activeElement;
-  const change = ({ target }) => live.set({ [name]: live.allowed(name, target.value) ?? live.values[name] });
+  const own = useRef(), { least, most, whole } = live.numbers[name], isTyped = live.refused.has(name) || (own.current && own.current === document.activeElement);
+  const change = ({ target }) => {
+    const value = live.allowed(name, target.value);
+    if (value === undefined) live.refuse(name, `${words} must be a ${whole ? 'whole number' : 'number'} from ${least} to ${most} (got ${target.value || 'none'})`);
+    else live.set({ [name]: value });
+  };
   return html`<${Field} words=${words}><input type="number" ref=${own} value=${isTyped ? undefined : live.values[name]} min=${least} max=${most} step=${whole ? 1 : 'any'}
-    onInput=${change} onBlur=${() => live.draw()} /></${Field}>`;
+    aria-invalid=${String(live.refused.has(name))} onChange=${change} onBlur=${() => live.draw()} /></${Field}>`;
 }
 
-/** @param {{ live: Live, name: keyof Values, words: string, options: [string, string][] }} props */
-const Choice = ({ live, name, words, options }) => html`<${Field} words=${words}><select value=${live.values[name]} onChange=${({ target }) => live.set({ [name]: target.value })}>
+/** @param {{ live: Live, name: keyof Values, words: string, options: [string, string][], isComing?: boolean }} props */
+const Choice = ({ live, name, words, options, isComing }) => html`<${Field} words=${words}>${isComing && html`<span class="sv-live-coming" role="status">loading</span>`}<select value=${live.values[name]} onChange=${({ target }) => live.set({ [name]: target.value })}>
   ${options.map(([value, said]) => html`<option value=${value} selected=${value === live.values[name]}>${said}</option>`)}</select></${Field}>`;
 
 // The prompt and its chips, the settings, the buttons.
 /** @param {{ live: Live }} props */
 function Bar({ live }) {
-  const { values, doing, words, error, ratio, note, said } = live, isIdle = doing === 'idle', isRunning = doing === 'running';
-  return html`<textarea rows="2" aria-label="Prompt" spellcheck=${false} value=${values.prompt} maxlength=${MOST_PROMPT} onInput=${({ target }) => live.set({ prompt: target.value })} ...${VERBATIM} />
+  const { values, doing, words, ratio, note, said } = live, isIdle = doing === 'idle', isRunning = doing === 'running', isLoading = doing === 'loading';
+  const [refused = ''] = live.refused.values(), error = refused || live.error, isComing = !isIdle && !isLoading && values.draft_model !== live.draft;
+  return html`<textarea rows="2" aria-label="Prompt" spellcheck=${false} value=${values.prompt} onInput=${({ target }) => live.set({ prompt: target.value })} ...${VERBATIM} />
     <div class="sv-live-prompts" role="group" aria-label="Ready prompts">${words.prompts.map(({ title, text }) => html`
       <${Button} className="sv-mode" words=${title} aria-pressed=${String(text === values.prompt)} onClick=${() => live.set({ prompt: text })} />`)}</div>
-    <div class="sv-live-drive"><${Button} className="sv-primary" words=${isIdle ? 'Run' : 'Run again'} disabled=${doing === 'loading'} onClick=${() => live.run(Infinity)} />
-      <${Button} words=${isRunning ? 'Pause' : 'Continue'} disabled=${isIdle || doing === 'loading'} onClick=${() => live.go(isRunning ? 0 : Infinity)} />
-      <${Button} words="Step" title="one step, then pause" disabled=${doing === 'loading'} onClick=${() => live.go(1)} />
+    <div class="sv-live-drive"><${Button} className="sv-primary" words=${isIdle || isLoading ? 'Run' : 'Run again'} onClick=${() => live.run(Infinity)} />
+      <${Button} words=${isRunning ? 'Pause' : 'Continue'} disabled=${isIdle || isLoading} onClick=${() => live.go(isRunning ? 0 : Infinity)} />
+      <${Button} words="Step" title="one step, then pause" onClick=${() => live.go(1)} />
       <${Field} words="K, tokens drafted per step"><span class="sv-live-k"><input type="range" min="0" max=${live.numbers.k.most} value=${values.k}
         onInput=${({ target }) => live.set({ k: Number(target.value) })} /><b aria-hidden="true" ...${VERBATIM}>${values.k}</b></span></${Field}><p class="sv-live-error" role="alert" hidden=${!error}>${error}</p></div>
-    <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" options=${Object.entries(words.drafts).map(([name, said]) => [name, `${said}: ${name}`])} />
+    <div class="sv-live-settings"><${Choice} live=${live} name="draft_model" words="Draft" isComing=${isComing} options=${Object.entries(words.drafts).map(([name, said]) => [name, `${said}: ${name}`])} />
       <${Count} live=${live} name="temperature" words="Temperature" />
       <${Choice} live=${live} name="pace" words="Pace" options=${Object.keys(PACES).map((pace) => [pace, pace])} />
       <details class="sv-live-more"><summary>More</summary><div><${Count} live=${live} name="seed" words="Seed" /><${Count} live=${live} name="max_new_tokens" words="New tokens" />

@@ -3,6 +3,7 @@
 import { bytesOf } from '../core/base64.js';
 import { Llama } from './forward.js';
 import { runEvents } from './run.js';
+import { timePasses } from './timing.js';
 import { Tokenizer } from './tokenizer.js';
 import { wordsOf } from './words_of.js';
 /** @import { Asked, Controls, Loaded } from './run.js' */
@@ -15,15 +16,13 @@ import { wordsOf } from './words_of.js';
 /** @typedef {{ do: 'go', steps: number }} Go steps: how many more; 0 pauses, Infinity goes on */
 /** @typedef {{ loaded: string, error?: string } | { ratio: number } | { id: string, event: Record<string, any> } | { error: string }} Told */
 
-const TOKENS = 5, BEFORE = 32;                      // of a pass that is timed, and in front of it
-const PASSES = 10, BLOCKS = 3;                      // that are timed together, and how often
-const LEAST = 5, SOON = 500, LOOK = 20;             // milliseconds: of a block, until it is timed, between two looks at the orders
+const SOON = 500, LOOK = 20;                        // milliseconds until the passes are timed, and between two looks at the orders
 
 /** @type {Loaded} */
 const loaded = { models: new Map(), tokenizer: null, template: null, environment: { browser: navigator.userAgent } };
 /** @type {Force} */
 let force = null;
-let wanted = 0, newest = 0, isRunning = false, isTimed = false;    // steps, the number of the newest run
+let wanted = 0, newest = 0, isRunning = false, isTimed = false, later = SOON;    // steps, the number of the newest run; milliseconds
 
 /** @param {Told} words */
 const tell = (words) => self.postMessage(words);
@@ -67,32 +66,19 @@ async function run({ id, asked, steps, controls, pause }) {
   }
 }
 
-// What the page says of its speed, once; a run is not held up by it.
-function timeWhenIdle() {
+// What the page says of its speed, once; a run is not held up by it. What could not be measured is tried again, ever later.
+async function timeWhenIdle() {
   const target = loaded.models.get(loaded.template.target);
-  if (isTimed || isRunning || !target) return;
+  if (isTimed || isRunning || !target) return undefined;
   isTimed = true;
-  const ratio = timePasses(target);
-  if (ratio) tell({ ratio: Math.round(ratio * 10) / 10 });
-}
-
-// How many passes over one token take as long as one over TOKENS: the median of blocks that take turns. A browser's clock may
-// be coarse; null where it does not see a block.
-/** @param {Llama} model @returns {number | null} */
-function timePasses(model) {
-  const text = Array.from({ length: BEFORE }, (_, at) => at + 1), ratios = [];
-  const time = (size) => {
-    const started = performance.now();
-    for (let pass = 0; pass < PASSES; pass += 1) model.forward([...text, ...text.slice(0, size)], size);
-    return performance.now() - started;
-  };
-  time(TOKENS);                                     // a browser compiles what runs often
-  for (let block = 0; block < BLOCKS; block += 1) {
-    const one = time(1);
-    if (one < LEAST) return null;
-    ratios.push(time(TOKENS) / one);
-  }
-  return ratios.sort((one, other) => one - other)[BLOCKS >> 1];
+  const ratio = await timePasses(target, async () => {
+    await breathe();
+    return !isRunning;
+  });
+  if (ratio) return tell({ ratio: Math.round(ratio * 10) / 10 });
+  isTimed = false;
+  later *= 2;
+  return setTimeout(timeWhenIdle, later);
 }
 
 const ORDERS = {

@@ -64,11 +64,7 @@ export class Lanes {
     this.hub.on('cursor', ({ to }) => {
       this.settle();
       this.newest = to - 1;
-      const stale = this.rows.get(this.newest);
-      if (stale) {
-        stale.remove();
-        this.rows.delete(this.newest);
-      }
+      this.drop(this.newest);
       this.measure(to);
       this.toNewest = this.stays = true;
       this.redraw();
@@ -100,12 +96,20 @@ export class Lanes {
   get count() { return this.hub.imagined ? this.steps.length : this.hub.cursor; }
 
   clear() {
-    this.rows.forEach((made) => made.remove());
-    this.rows = new Map();
+    for (const index of this.rows.keys()) this.drop(index);
     this.tops = [0];
     this.columns = 1;
     this.newest = -1;
     this.sheet.style.height = '0px';
+  }
+
+  // A row that goes leaves the keyboard where it was.
+  /** @param {number} index */
+  drop(index) {
+    const made = this.rows.get(index);
+    if (made?.contains(document.activeElement)) this.host.focus({ preventScroll: true });
+    made?.remove();
+    this.rows.delete(index);
   }
 
   /** @param {number} index */
@@ -205,12 +209,7 @@ export class Lanes {
     const height = this.host.clientHeight || ROW * 5;
     const first = this.rowAt(this.host.scrollTop), last = this.rowAt(this.host.scrollTop + height - 1);
     const from = first - BEYOND, until = last + BEYOND;
-    for (const [index, made] of this.rows) {
-      if (index < from || index > until || index >= this.count) {
-        made.remove();
-        this.rows.delete(index);
-      }
-    }
+    for (const index of this.rows.keys()) if (index < from || index > until || index >= this.count) this.drop(index);
     for (let index = from < 0 ? 0 : from; index <= until && index < this.count; index += 1) {
       if (this.rows.has(index)) continue;
       const made = this.row(index);

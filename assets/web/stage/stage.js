@@ -24,7 +24,7 @@ const FIELDS = 'input, select, textarea, [contenteditable]';
 /** @param {HTMLElement} root @param {Hub} hub */
 function speak(root, hub) {
   const region = root.querySelector('.sv-live');
-  let waiting = '', timer = 0;
+  let waiting = '', timer = 0, told = '';
   const say = () => {
     timer = 0;
     if (!waiting) return;
@@ -32,10 +32,15 @@ function speak(root, hub) {
     waiting = '';
     timer = setTimeout(say, SPOKEN);
   };
-  hub.on('cursor', ({ to }) => {
-    if (!to) return;
-    waiting = hub.steps[to - 1].say;
+  const tell = (words) => {
+    waiting = words;
     if (!timer) say();
+  };
+  hub.on('cursor', ({ to }) => { if (to) tell(hub.steps[to - 1].say); });
+  hub.on('info', () => {                            // the end, a pause
+    const words = hub.head?.recorded ? '' : hub.end?.words ?? (hub.state?.name === 'paused' ? hub.state.words : '');
+    if (words && words !== told) tell(`${waiting} ${words}`.trim());
+    told = words;
   });
 }
 
@@ -43,7 +48,7 @@ function speak(root, hub) {
 /** @param {HTMLElement} root @param {Hub} hub @param {StageServer} [server] */
 function openings(root, hub, server) {
   const asks = root.querySelectorAll('[data-do="opening"]');
-  for (const each of asks) each.hidden = !server;
+  for (const each of [...asks, root.querySelector('.sv-keys-opening')]) each.hidden = !server;
   if (!server) return () => {};
   const opening = new Opening(root, {
     ask: (wanted) => server.opening(wanted),
