@@ -144,6 +144,20 @@ test('at most one message in two seconds is spoken, the newest', timed((stage, t
   assert.equal(said(), message.steps[2].say);
 }));
 
+test('a pause and the end are spoken, behind the step that came last', timed((stage, take) => {
+  const message = live('chain'), said = () => stage.text('.sv-live'), end = { reason: 'length', words: 'done', next: [] };
+  take(part(message, 0, 1));
+  take(part(message, 1, 1, { state: { ...RUNNING, name: 'paused', words: 'paused' } }));
+  mock.timers.tick(2_000);
+  assert.equal(said(), 'paused');
+  mock.timers.tick(2_000);
+  take(part(message, 1, 2));
+  take(part(message, 2, 3));
+  take(part(message, 3, 3, { state: { ...RUNNING, name: 'finished', words: 'finished' }, end }));
+  mock.timers.tick(2_000);
+  assert.equal(said(), `${message.steps[2].say} done`);
+}));
+
 test('measuring is asked for once, can be stopped, and shows what came back', async () => {
   const [before, during, after] = sent.measuring, stage = await staged(before), [measure] = stage.find('[data-do=measure]');
   await fire(measure, 'click');

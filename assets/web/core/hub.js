@@ -81,7 +81,7 @@ export class Hub {
   imagined = null;                                    // what another K would have done with the text
   #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #firstCut = null; #opening = 0;
   isPresented = false;
-  #wasLive = false; #found = 0;                       // found: how many steps a run has that was over when it came
+  #wasLive = false; #found = 0; #sincePause = 0;      // found: how many steps a run has that was over when it came
 
   /** @param {Source} source */
   constructor(source) { this.#source = source; }
@@ -104,7 +104,7 @@ export class Hub {
     this.#opening = 0;
     this.#arrived = 0;
     this.#wasLive = false;
-    this.#found = 0;
+    this.#found = this.#sincePause = 0;
     this.emit('reset');
   }
 
@@ -140,6 +140,7 @@ export class Hub {
     if (message.play && before === 0 && added) return this.#replay();
     if (before === 0 && added && !this.#wasLive) this.#found = this.total;
     if (added) this.#follow(added);
+    this.#readSingle(added);
     if (message.end) this.#pinTelling();
     this.emit('info');
     if (message.opening && before === 0 && added) this.emit('opening');
@@ -165,7 +166,6 @@ export class Hub {
     const now = performance.now(), gap = this.#arrived ? now - this.#arrived : FULL;
     this.#arrived = now;
     if (!this.following || this.playing) return;
-    if (this.state?.name === 'paused') this.#unpinFirstCut();
     this.#place(this.steps.length, added === 1 ? gap : 0);
     if (this.#found !== this.total) return;
     this.spot = this.selected().step;                         // the place that is explained is seen, not the end
@@ -197,10 +197,15 @@ export class Hub {
   }
 
   // Who makes one step at a time wants to read each of them.
-  #unpinFirstCut() {
-    if (!this.pinned || this.pinned !== this.#firstCut) return;
-    this.pinned = null;
-    this.#autoPinned = false;
+  #readSingle(added) {
+    this.#sincePause += added;
+    if (this.state?.name !== 'paused') return;
+    if (this.#sincePause === 1 && this.pinned && this.pinned === this.#firstCut) {
+      this.pinned = null;
+      this.#autoPinned = false;
+      this.emit('select');
+    }
+    this.#sincePause = 0;
   }
 
   // A run that was watched to its end: nobody chose the token that is explained, so it is the one that tells most.

@@ -63,8 +63,8 @@ export class Llama {
     this.contextLimit = config.max_position_embeddings;
     const stored = files.flatMap(storedTensors), ofCache = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
     const numbers = stored.reduce((sum, { length }) => sum + inFours(length), ofCache * inFours(this.contextLimit));
-    const widest = Math.max(config.vocab_size, config.intermediate_size, config.hidden_size, config.num_attention_heads * config.head_dim);
-    this.kernel = kernel(numbers, Math.max(AT_ONCE * widest, inFours(this.contextLimit)));
+    const widest = Math.max(config.vocab_size, config.intermediate_size, config.hidden_size, config.num_attention_heads * config.head_dim, inFours(this.contextLimit));
+    this.kernel = kernel(numbers, AT_ONCE * widest);
     this.numParameters = stored.reduce((sum, { length }) => sum + length, 0);
     /** @type {Record<string, Float32Array>} */
     this.tensors = Object.fromEntries(stored.map((tensor) => [tensor.name, readNumbers(tensor, this.kernel.room(tensor.length))]));
@@ -167,12 +167,12 @@ export class Llama {
     this.#rotate(queries, heads, past);
     this.#rotate(keys, groups, past);
     this.#keep(layer, past, keys, values);
-    const seen = new Float32Array(tokens * heads * size);
-    for (let token = 0; token < tokens; token += 1) {
-      for (let head = 0; head < heads; head += 1) {
-        const start = (token * heads + head) * size, group = Math.floor(head * groups / heads);
-        seen.set(this.#look(queries.subarray(start, start + size), layer, group, past + token + 1), start);
-      }
+    const seen = new Float32Array(queries.length), asked = new Float32Array(tokens * size);
+    for (let head = 0; head < heads; head += 1) {
+      const places = Array.from({ length: tokens }, (_, token) => (token * heads + head) * size);
+      places.forEach((start, token) => asked.set(queries.subarray(start, start + size), token * size));
+      const answers = this.#look(asked, layer, Math.floor(head * groups / heads), past);
+      places.forEach((start, token) => seen.set(answers.subarray(token * size, (token + 1) * size), start));
     }
     add(states, this.#project(`${name}.self_attn.o_proj`, seen, tokens));
   }
@@ -199,17 +199,21 @@ export class Llama {
     }
   }
 
-  // What one head sees of the first `length` tokens: their values, weighted by the softmax of query times key.
-  /** @param {Float32Array} query @param {number} layer @param {number} group @param {number} length */
-  #look(query, layer, group, length) {
-    const { head_dim: size } = this.config, context = inFours(this.contextLimit);
-    const weights = this.kernel.multiply(this.keys[layer][group], query, 1, { out: inFours(length) }).slice();
-    let most = -Infinity, sum = 0;
-    for (let i = 0; i < length; i += 1) if (weights[i] > most) most = weights[i];
-    for (let i = 0; i < length; i += 1) sum += weights[i] = Math.exp((weights[i] - most) / Math.sqrt(size));
-    for (let i = 0; i < length; i += 1) weights[i] /= sum;
-    weights.fill(0, length);                         // what lies behind the text has no part in it
-    return this.kernel.multiply(this.values[layer][group], weights, 1, { out: size, stride: context });
+  // What one head sees with the queries of tokens behind `past` others [n, head_dim]: the values up to each token, weighted by
+  // the softmax of query times key.
+  /** @param {Float32Array} queries @param {number} layer @param {number} group @param {number} past */
+  #look(queries, layer, group, past) {
+    const { head_dim: size } = this.config, tokens = queries.length / size, length = inFours(past + tokens);
+    const weights = this.kernel.multiply(this.keys[layer][group], queries, tokens, { out: length }).slice();
+    for (let token = 0; token < tokens; token += 1) {
+      const own = weights.subarray(token * length, token * length + past + token + 1);
+      let most = -Infinity, sum = 0;
+      for (let i = 0; i < own.length; i += 1) if (own[i] > most) most = own[i];
+      for (let i = 0; i < own.length; i += 1) sum += own[i] = Math.exp((own[i] - most) / Math.sqrt(size));
+      for (let i = 0; i < own.length; i += 1) own[i] /= sum;
+      weights.fill(0, token * length + own.length, (token + 1) * length);            // what lies behind a token has no part in it
+    }
+    return this.kernel.multiply(this.values[layer][group], weights, tokens, { out: size, stride: inFours(this.contextLimit) });
   }
 
   // Two layers between which a third one opens and closes each number (SwiGLU: Shazeer 2020, arXiv:2002.05202).

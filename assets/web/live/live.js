@@ -38,7 +38,7 @@ class Live {
   doing = 'idle';
   runs = 0; error = ''; ratio = 0; note = ''; said = '';
   /** @type {Map<string, string>} */
-  refused = new Map();                              // the fields whose number is not allowed, each with why
+  refused = new Map();                              // what stands in a field and is not allowed: why, by its name
 
   /** @param {HTMLElement} holder @param {LiveContent} content @param {(id: string) => Promise<string>} bring */
   constructor(holder, content, bring) {
@@ -81,8 +81,8 @@ class Live {
     const names = Object.keys(this.first).filter((name) => Object.hasOwn(asked, name));
     const allowed = names.map((name) => [name, this.allowed(name, asked[name])]).filter(([, value]) => value !== undefined);
     this.note = note;
-    this.refused.clear();
     /** @type {HTMLElement | null} */ (this.box.querySelector(':focus'))?.blur();       // what is half typed there gives way
+    this.refused.clear();
     this.set(names.length ? { ...this.first, ...Object.fromEntries(allowed) } : {});
   }
 
@@ -159,7 +159,7 @@ class Live {
     return this.be(steps === Infinity ? 'running' : 'paused');
   }
 
-  // A run whose models still load does not begin; what has come of them stays.
+  // A run whose models still load does not begin. The models that have come stay.
   cancel() {
     this.take({ ...this.shown.news(), state: state('finished', this.words.endings.stopped), steps: [] });
     this.be('idle');
@@ -175,7 +175,7 @@ class Live {
   go(steps) {
     if (this.doing === 'loading') return undefined;
     if (this.doing === 'idle') return this.run(steps);
-    this.hub.last();                                // what is made now is looked at, not what was looked back at
+    if (steps) this.hub.last();                     // what is made now is looked at, not what was looked back at
     this.engine.order({ do: 'go', steps });
     this.be(steps === Infinity ? 'running' : 'paused');
     return this.take({ ...this.shown.news(), state: this.now(), steps: [] });
