@@ -362,7 +362,7 @@ def test_a_run_that_ends_leaves_the_keyboard_where_it_goes_on(opened, html):
     page.focus(PAUSE)
     page.keyboard.press("Enter")
     finish(page)
-    expect(page.locator(RUN)).to_be_focused()
+    expect(page.locator(".sv-lanes-body")).to_be_focused()
     expect(page.locator(".sv-live")).to_contain_text("done: length reached")
     page.locator(".sv-lanes .sv-cell").last.click()
     page.keyboard.press("Home")

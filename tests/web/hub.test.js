@@ -108,31 +108,43 @@ test('the first rejection is pinned without a click, and only the first', () => 
   assert.equal(hub.pinned, null);
 });
 
+/** @type {RunMessage['end']} */
+const ENDED = { reason: 'eos', words: 'done', next: [{ does: 'pin', words: ['Why was ', 'it', ' rejected?'], at: { step: 5, ref: '1' } }] };
 /** @type {RunMessage['state']} */
 const PAUSED = { ...STATE, name: 'paused' };
 
 test('who makes single steps is told of each, and a rejection is pinned again once the run goes on', () => {
-  for (const isTold of ['with the step', 'behind it']) {
-    const { hub } = started(), make = (from, cut) => {
-      const message = { ...part(from, from + 1), steps: steps(9, cut).slice(from, from + 1), total: from + 1 };
-      hub.take({ ...message, state: isTold === 'with the step' ? PAUSED : STATE });
-      if (isTold === 'behind it') hub.take(part(from + 1, from + 1, { state: PAUSED }));
-    };
-    for (const [from, cut] of [[0, 0], [1, 9], [2, 2], [3, 9]]) {
-      make(from, cut);
-      assert.deepEqual(hub.selected(), { step: from, ref: '1' }, isTold);
-    }
-    hub.take({ ...part(4, 7), steps: steps(7, 5).slice(4), state: STATE });
-    hub.take(part(7, 7, { state: PAUSED }));
-    assert.deepEqual(hub.pinned, { step: 5, ref: '1' });
-    hub.pin(2, '0');
-    make(7, 7);
-    assert.deepEqual(hub.pinned, { step: 2, ref: '0' }, 'what a person chose stays');
+  const { hub } = started(), make = (from, cut) => {
+    hub.take({ ...part(from, from + 1), steps: steps(10, cut).slice(from, from + 1), total: from + 1 });
+    hub.take(part(from + 1, from + 1, { state: PAUSED }));
+  };
+  for (const [from, cut] of [[0, 0], [1, 9], [2, 2], [3, 9]]) {
+    make(from, cut);
+    assert.deepEqual(hub.selected(), { step: from, ref: '1' });
   }
+  hub.take({ ...part(4, 7), steps: steps(7, 5).slice(4), state: STATE });
+  hub.take(part(7, 7, { state: PAUSED }));
+  assert.deepEqual(hub.pinned, { step: 5, ref: '1' });
+  hub.take({ ...part(7, 8), steps: steps(10, 9).slice(7, 8), total: 8, state: PAUSED });
+  assert.deepEqual(hub.pinned, { step: 5, ref: '1' }, 'a step that was under way as the run was paused');
+  hub.seek(7);
+  make(8, 9);
+  assert.deepEqual(hub.pinned, { step: 5, ref: '1' }, 'whoever looks back reads on');
+  hub.last();
+  hub.pin(2, '0');
+  make(9, 9);
+  assert.deepEqual(hub.pinned, { step: 2, ref: '0' }, 'what a person chose stays');
 });
 
-/** @type {RunMessage['end']} */
-const ENDED = { reason: 'eos', words: 'done', next: [{ does: 'pin', words: ['Why was ', 'it', ' rejected?'], at: { step: 5, ref: '1' } }] };
+test('a run of single steps explains at its end what tells most', () => {
+  const { hub } = started();
+  for (let from = 0; from < 6; from += 1) {
+    hub.take(part(from, from + 1));
+    hub.take(part(from + 1, from + 1, { state: PAUSED }));
+  }
+  hub.take(part(6, 7, { state: { ...STATE, name: 'finished' }, end: ENDED }));
+  assert.deepEqual(hub.pinned, { step: 5, ref: '1' });
+});
 
 /** @type {[(hub: Hub) => void, RunMessage['end']['next'][0]['at']][]} */
 const DONE_BEFORE = [[() => {}, { step: 5, ref: '1' }], [(hub) => hub.pin(2, '0'), { step: 2, ref: '0' }], [(hub) => hub.release(), null], [(hub) => hub.seek(4), { step: 3, ref: '1' }]];

@@ -81,7 +81,9 @@ export class Hub {
   imagined = null;                                    // what another K would have done with the text
   #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #firstCut = null; #opening = 0;
   isPresented = false;
-  #wasLive = false; #found = 0; #sincePause = 0;      // found: how many steps a run has that was over when it came
+  #wasLive = false;
+  #found = 0;                                         // how many steps a run has that was over when it came
+  #sincePause = 0;                                    // how many came since it was paused
 
   /** @param {Source} source */
   constructor(source) { this.#source = source; }
@@ -101,6 +103,7 @@ export class Hub {
       cursor: 0, following: true, playing: false, rhythm: 0, pinned: null, hovered: null, spot: -1, imagined: null,
     });
     this.#autoPinned = false;
+    this.#firstCut = null;
     this.#opening = 0;
     this.#arrived = 0;
     this.#wasLive = false;
@@ -198,14 +201,12 @@ export class Hub {
 
   // Who makes one step at a time wants to read each of them.
   #readSingle(added) {
-    this.#sincePause += added;
-    if (this.state?.name !== 'paused') return;
-    if (this.#sincePause === 1 && this.pinned && this.pinned === this.#firstCut) {
-      this.pinned = null;
-      this.#autoPinned = false;
-      this.emit('select');
-    }
-    this.#sincePause = 0;
+    const isPaused = this.state?.name === 'paused', isSingle = isPaused && this.#sincePause === 1;
+    this.#sincePause = isPaused ? 0 : this.#sincePause + added;
+    if (!isSingle || !this.following || !this.pinned || this.pinned !== this.#firstCut) return;
+    this.pinned = this.#firstCut = null;
+    this.#autoPinned = false;
+    this.emit('select');
   }
 
   // A run that was watched to its end: nobody chose the token that is explained, so it is the one that tells most.
@@ -332,6 +333,7 @@ export class Hub {
 
   release() {
     this.#autoPinned = true;
+    this.#firstCut = undefined;                               // nothing is pinned in its place
     this.hovered = null;
     this.pinned = null;
     this.spot = this.cursor - 1;

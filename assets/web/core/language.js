@@ -123,7 +123,7 @@ class Speaker {
 
   sentence(element) {
     if (element.localName === 'textarea') return;
-    if (element.localName === 'option') element.setAttribute('value', element.value);  // which may be its English text
+    if (element.matches('option:not([value])')) element.setAttribute('value', element.value);   // which is its English text
     const parts = this.parts(element);
     const english = parts.map(({ text }) => (text ? this.textIn(text) : ELEMENT)).join('');
     if (!parts.some(({ text }) => text && /\p{L}{2}/u.test(this.textIn(text)))) return element.removeAttribute('lang');

@@ -1,7 +1,7 @@
 // engine.js: the page's hold on the engine in its worker. It brings the weights that a run needs, and passes on orders and
 // events. The engine's code, the weights and the tokenizer are texts of the page, or of files beside it.
 import { unpack } from '../core/files.js';
-/** @import { Begin, Control, Go, Load, Run, Told } from './worker.js' */
+/** @import { Begin, Control, Go, Leave, Load, Run, Told } from './worker.js' */
 /** @import { LiveContent } from '../messages.d.ts' */
 
 export class Engine {
@@ -68,6 +68,6 @@ export class Engine {
     if (error) throw new Error(error);
   }
 
-  /** @param {Begin | Load | Control | Run | Go} order */
-  order(order) { this.worker.postMessage(order); }
+  /** @param {Begin | Load | Control | Run | Leave | Go} order */
+  order(order) { this.worker?.postMessage(order); }
 }

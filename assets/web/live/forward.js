@@ -4,7 +4,7 @@ import { readNumbers, storedTensors } from './weights.js';
 /** @import { Kernel } from './kernel.js' */
 
 const AT_ONCE = 32;                                 // tokens; a longer text is read in pieces
-const SIDES = ['hidden_size', 'intermediate_size', 'head_dim'];    // of matrices, as many numbers as the kernel takes at once
+const SIDES = ['hidden_size', 'intermediate_size', 'head_dim'];    // of matrices: multiples of the four numbers that a kernel takes at once
 const inFours = (length) => 4 * Math.ceil(length / 4);
 
 /**
@@ -169,10 +169,10 @@ export class Llama {
     this.#keep(layer, past, keys, values);
     const seen = new Float32Array(queries.length), asked = new Float32Array(tokens * size);
     for (let head = 0; head < heads; head += 1) {
-      const places = Array.from({ length: tokens }, (_, token) => (token * heads + head) * size);
-      places.forEach((start, token) => asked.set(queries.subarray(start, start + size), token * size));
+      const at = (token) => (token * heads + head) * size;
+      for (let token = 0; token < tokens; token += 1) asked.set(queries.subarray(at(token), at(token) + size), token * size);
       const answers = this.#look(asked, layer, Math.floor(head * groups / heads), past);
-      places.forEach((start, token) => seen.set(answers.subarray(token * size, (token + 1) * size), start));
+      for (let token = 0; token < tokens; token += 1) seen.set(answers.subarray(token * size, (token + 1) * size), at(token));
     }
     add(states, this.#project(`${name}.self_attn.o_proj`, seen, tokens));
   }

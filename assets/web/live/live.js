@@ -36,6 +36,7 @@ class Live {
   events = [];
   /** @type {'idle' | 'loading' | 'running' | 'paused'} */
   doing = 'idle';
+  steps = 0;                                        // how many a run begins with that still loads its models
   runs = 0; error = ''; ratio = 0; note = ''; said = '';
   /** @type {Map<string, string>} */
   refused = new Map();                              // what stands in a field and is not allowed: why, by its name
@@ -54,9 +55,9 @@ class Live {
     this.numbers = { ...NUMBERS, k: { least: 0, most: this.words.headlines.length - 1, whole: true } };
     this.values = { ...this.first };
     this.draft = draft;                             // the one in force
-    this.hub = mountStage(stage, {
-      source: { start: (take) => { this.take = take; }, pull: async () => null }, trigger: (event) => { if (event === 'cancel') this.cancel(); },
-    });
+    this.hub = mountStage(stage, { source: { start: (take) => { this.take = take; }, pull: async () => null } });
+    this.lanes = /** @type {HTMLElement} */ (stage.querySelector('.sv-lanes-body'));
+    stage.querySelector('[data-do="cancel"]').addEventListener('click', () => this.cancel());
     this.draw();
     for (const name of [this.words.template.target, draft]) this.engine.need(name).catch(() => {});    // likely to be wanted; where they do not come, Run says so
   }
@@ -143,24 +144,31 @@ class Live {
   async run(steps) {
     const { prompt, seed, max_new_tokens } = this.values, id = `live-${this.runs += 1}`;
     if (prompt.length > MOST_PROMPT) this.refused.set('prompt', `the prompt must have at most ${MOST_PROMPT} characters (got ${prompt.length})`);
-    if (this.refused.size) return this.draw();
+    if (this.refused.size) {
+      this.draw();
+      return;
+    }
+    this.engine.order({ do: 'leave' });
     this.shown = new Shown(this.words, id);
     this.events = [];
+    this.steps = steps;
     this.be('loading');
     this.take({ ...this.shown.news(), state: state('loading', 'loading the models'), steps: [] });
     const isLeft = () => this.doing !== 'loading' || this.shown.run !== id;          // cancelled
     try {
       await this.models();
     } catch (error) {
-      return isLeft() ? undefined : this.hear({ error: wordsOf(error) });
+      if (!isLeft()) this.hear({ error: wordsOf(error) });
+      return;
     }
-    if (isLeft()) return undefined;
-    this.engine.order({ do: 'run', id, asked: { prompt, seed, max_new_tokens }, steps, ...this.inForce() });
-    return this.be(steps === Infinity ? 'running' : 'paused');
+    if (isLeft()) return;
+    this.engine.order({ do: 'run', id, asked: { prompt, seed, max_new_tokens }, steps: this.steps, ...this.inForce() });
+    this.be(this.steps === Infinity ? 'running' : 'paused');
   }
 
   // A run whose models still load does not begin. The models that have come stay.
   cancel() {
+    /** @type {HTMLElement} */ (this.box.querySelector('.sv-primary')).focus();     // the button that was pressed goes
     this.take({ ...this.shown.news(), state: state('finished', this.words.endings.stopped), steps: [] });
     this.be('idle');
   }
@@ -173,6 +181,7 @@ class Live {
   }
 
   go(steps) {
+    if (this.doing === 'loading') this.steps += steps;
     if (this.doing === 'loading') return undefined;
     if (this.doing === 'idle') return this.run(steps);
     if (steps) this.hub.last();                     // what is made now is looked at, not what was looked back at
@@ -191,14 +200,16 @@ class Live {
     } else if ('error' in told) {
       if (this.shown) this.take({ ...this.shown.news(), state: state('finished', this.words.endings.error), steps: [] });
       this.be('idle', told.error);
-    } else if ('event' in told && told.id === this.shown.run) this.add(told.event);
+    } else if ('event' in told && told.id === this.shown.run) this.add(told);
   }
 
-  add(event) {
+  /** @param {Extract<Told, { event: object }>} told */
+  add({ event, isSingle }) {
     this.events.push(event);
     if (event.event === 'header') return this.draw();                    // the trace can be saved now
     const { prompt } = this.events[0];
-    if (event.event === 'step') this.take({ ...this.shown.message(/** @type {any} */ (event), { head: this.shown.head(prompt.text) }), state: this.now() });
+    if (event.event === 'step') this.take({ ...this.shown.message(/** @type {any} */ (event), { head: this.shown.head(prompt.text) }), state: isSingle ? state('running') : this.now() });
+    if (isSingle && event.event === 'step') this.take({ ...this.shown.news(), state: this.now(), steps: [] });
     if (event.event !== 'footer') return undefined;
     this.take({ ...this.shown.end(event.reason, prompt.text), state: state('finished') });
     return this.be('idle');
@@ -209,7 +220,7 @@ class Live {
   draw() {
     const focused = /** @type {HTMLButtonElement} */ (document.activeElement);
     render(html`<${Bar} live=${this} />`, this.box);
-    if (focused.disabled && this.box.contains(focused)) /** @type {HTMLElement} */ (this.box.querySelector('.sv-primary')).focus();    // a run that ends takes Continue away
+    if (focused.disabled && this.box.contains(focused)) this.lanes.focus();        // a run that ends takes Continue away
   }
 }
 

@@ -16,8 +16,8 @@ export async function timePasses(model, goOn) {
       const started = performance.now();
       for (let pass = 0; pass < PASSES; pass += 1) model.forward([...text, ...text.slice(0, size)], size);
       blocks[place].push(performance.now() - started);
+      if (!await goOn()) return null;
     }
-    if (!await goOn()) return null;
   }
   const [one, several] = blocks.map((times) => times.sort((first, second) => first - second));
   const isSure = [one, several].every(([fastest, next]) => next < AGREE * fastest);

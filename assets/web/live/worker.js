@@ -13,16 +13,17 @@ import { wordsOf } from './words_of.js';
 /** @typedef {{ do: 'load', name: string, config: any, files: string[] }} Load files: in base64 */
 /** @typedef {{ do: 'run', id: string, asked: Asked, steps: number } & Force} Run steps: how many are made before it pauses */
 /** @typedef {{ do: 'control' } & Force} Control */
+/** @typedef {{ do: 'leave' }} Leave */
 /** @typedef {{ do: 'go', steps: number }} Go steps: how many more; 0 pauses, Infinity goes on */
-/** @typedef {{ loaded: string, error?: string } | { ratio: number } | { id: string, event: Record<string, any> } | { error: string }} Told */
+/** @typedef {{ loaded: string, error?: string } | { ratio: number } | { id: string, event: Record<string, any>, isSingle: boolean } | { error: string }} Told */
 
-const SOON = 500, LOOK = 20;                        // milliseconds until the passes are timed, and between two looks at the orders
+const SOON = 500, LATEST = 60000, LOOK = 20;        // milliseconds until the passes are timed, and between two looks at the orders
 
 /** @type {Loaded} */
 const loaded = { models: new Map(), tokenizer: null, template: null, environment: { browser: navigator.userAgent } };
 /** @type {Force} */
 let force = null;
-let wanted = 0, newest = 0, isRunning = false, isTimed = false, later = SOON;    // steps, the number of the newest run; milliseconds
+let wanted = 0, newest = 0, isRunning = false, isTimed = false, timer = 0, later = SOON;    // steps, the number of the newest run; until the next try
 
 /** @param {Told} words */
 const tell = (words) => self.postMessage(words);
@@ -53,7 +54,7 @@ async function run({ id, asked, steps, controls, pause }) {
   try {
     let started = performance.now();
     for (const event of runEvents(asked, () => ({ ...force.controls }), loaded)) {
-      tell({ id, event });
+      tell({ id, event, isSingle: wanted < Infinity });
       if (event.event !== 'step') continue;
       wanted -= 1;
       await awaitStep(own, started);
@@ -66,7 +67,8 @@ async function run({ id, asked, steps, controls, pause }) {
   }
 }
 
-// What the page says of its speed, once; a run is not held up by it. What could not be measured is tried again, ever later.
+// What the page says of its speed, once; a run waits for one block at most. What could not be measured is tried again, ever
+// later.
 async function timeWhenIdle() {
   const target = loaded.models.get(loaded.template.target);
   if (isTimed || isRunning || !target) return undefined;
@@ -77,8 +79,10 @@ async function timeWhenIdle() {
   });
   if (ratio) return tell({ ratio: Math.round(ratio * 10) / 10 });
   isTimed = false;
-  later *= 2;
-  return setTimeout(timeWhenIdle, later);
+  later = Math.min(2 * later, LATEST);
+  clearTimeout(timer);
+  timer = setTimeout(timeWhenIdle, later);
+  return undefined;
 }
 
 const ORDERS = {
@@ -97,6 +101,10 @@ const ORDERS = {
     setTimeout(timeWhenIdle, SOON);
   },
   run,
+  leave() {                                         // the run that goes on is not looked at any more
+    newest += 1;
+    isRunning = false;
+  },
   /** @param {Control} order */
   control({ controls, pause }) { force = { controls, pause }; },
   /** @param {Go} order */

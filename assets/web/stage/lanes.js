@@ -79,6 +79,7 @@ export class Lanes {
         this.draw();
       }
       const on = this.mark();
+      if (on && how) this.aside(on);
       if (on && how === 'key' && wasHere) on.focus({ preventScroll: true });
     });
     this.host.addEventListener('scroll', () => {
@@ -244,6 +245,13 @@ export class Lanes {
     on.tabIndex = 0;
     on.setAttribute('aria-current', 'true');
     return on;
+  }
+
+  // Brings a chosen cell out from under the last one, which stays at the edge.
+  /** @param {HTMLElement} cell */
+  aside(cell) {
+    const left = cell.offsetLeft - cell.offsetWidth / 2, right = cell.offsetLeft + 2 * cell.offsetWidth - this.host.clientWidth;
+    if (!cell.classList.contains('sv-last')) this.host.scrollLeft = Math.max(right, Math.min(left, this.host.scrollLeft));
   }
 
   reveal(index) {

@@ -39,7 +39,7 @@ export class Numbers {
     this.cancel.addEventListener('click', () => {
       this.cancel.disabled = true;
       this.cancel.textContent = 'Cancelling…';
-      this.trigger('cancel', {});
+      this.trigger?.('cancel', {});                 // without a server, whoever made the stage hears the button
     });
     this.table.closest('details').addEventListener('toggle', () => this.numbers());
     this.hub.on('reset', () => {

@@ -38,7 +38,7 @@ function speak(root, hub) {
   };
   hub.on('cursor', ({ to }) => { if (to) tell(hub.steps[to - 1].say); });
   hub.on('info', () => {                            // the end, a pause
-    const words = hub.head?.recorded ? '' : hub.end?.words ?? (hub.state?.name === 'paused' ? hub.state.words : '');
+    const words = hub.head?.recorded ? '' : hub.end?.words ?? (['paused', 'finished'].includes(hub.state?.name) ? hub.state.words : '');
     if (words && words !== told) tell(`${waiting} ${words}`.trim());
     told = words;
   });
