@@ -250,8 +250,10 @@ export class Lanes {
   // Brings a chosen cell out from under the last one, which stays at the edge.
   /** @param {HTMLElement} cell */
   aside(cell) {
-    const left = cell.offsetLeft - cell.offsetWidth / 2, right = cell.offsetLeft + 2 * cell.offsetWidth - this.host.clientWidth;
-    if (!cell.classList.contains('sv-last')) this.host.scrollLeft = Math.max(right, Math.min(left, this.host.scrollLeft));
+    const { host } = this, left = cell.offsetLeft - cell.offsetWidth, right = cell.offsetLeft + 2 * cell.offsetWidth - host.clientWidth;
+    if (cell.classList.contains('sv-last')) return;
+    if (left < host.scrollLeft) host.scrollLeft = left;
+    if (right > host.scrollLeft) host.scrollLeft = right;
   }
 
   reveal(index) {
