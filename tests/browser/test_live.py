@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 from itertools import combinations
+from platform import machine
 from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import expect
 
 import specviz
+from specviz.cli.output import write_texts
 from specviz.trace import file as trace_file
 from specviz.views.document import COMPUTES
 from specviz.views.live import live_files, live_page
@@ -26,8 +28,6 @@ PROJECTOR = {"width": 1920, "height": 1080}
 ASKED = {"prompt": "The king said, “Bring me café soup! 🦊”", "k": 4, "temperature": 1, "seed": 3, "max_new_tokens": 48}
 RUN, PAUSE, STEP = (f".sv-live-drive > button:nth-of-type({number})" for number in (1, 2, 3))
 WITHOUT_SIMD = "--js-flags=--no-enable-sse4-1"
-WITH_SIMD = bytes.fromhex("0061736d 01000000 01050160 00017b 03020100 0a0a0108 004100fd0ffd620b")
-"""A module of WebAssembly with one function: it makes four numbers of one (i8x16.splat, i8x16.popcnt)."""
 HEAP = "() => performance.memory.usedJSHeapSize"
 LONGEST = """() => new Promise((done) => {
   let longest = 0, before = performance.now();
@@ -51,9 +51,7 @@ def at(**asked) -> str:
 
 def written(folder):
     """The page as a folder of files: its first one."""
-    for name, text in live_files().items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, "utf-8")
+    write_texts(folder, live_files())
     return folder / "index.html"
 
 
@@ -104,6 +102,7 @@ def test_where_webassembly_is_forbidden_the_same_text_is_written(opened, html):
     assert trace.text == same_run().text
 
 
+@pytest.mark.skipif(machine() not in ("x86_64", "AMD64"), reason="only on x86 can Chromium do without SIMD")
 def test_a_processor_without_simd_writes_the_same_text(chromium, html, tmp_path):
     file = tmp_path / "live.html"
     file.write_text(html, "utf-8")
@@ -112,8 +111,6 @@ def test_a_processor_without_simd_writes_the_same_text(chromium, html, tmp_path)
     with closing(browser):
         page = browser.new_page()
         page.goto(f"{file.as_uri()}{at()}")
-        if page.evaluate(f"WebAssembly.validate(new Uint8Array({list(WITH_SIMD)}))"):
-            pytest.skip("SIMD cannot be switched off here: the switch is for x86 processors")
         page.click(RUN)
         finish(page)
         trace = saved(page)
@@ -135,7 +132,7 @@ def test_settings_change_while_tokens_flow_and_the_page_never_freezes(opened, ht
     field(page, "Pace").select_option("full")
     finish(page)
     page.evaluate("window.isOver = true")
-    assert page.evaluate("window.longest") < 500, "milliseconds between two frames, on a machine that has other work"
+    assert page.evaluate("window.longest") < 250, "milliseconds between two frames"
     frames.dispose()
     trace = saved(page)
     changed = [name for step in trace.steps for name in step.changed]
@@ -242,6 +239,7 @@ def test_a_draft_that_comes_late_or_never_takes_no_other_setting_with_it(opened,
     expect(page.locator(".sv-lanes")).to_contain_text("K 4 → 7")
     expect(field(page, "Draft")).to_have_value("fable-draft")
     away.rename(missing)
+    page.route(missing.as_uri(), lambda route: None)  # it is on its way until the end of the test
     field(page, "Draft").select_option("fable-draft-tiny")
     field(page, "Draft").select_option("fable-draft-code")
     expect(page.locator(".sv-lanes")).to_contain_text("draft fable-draft → fable-draft-code")

@@ -79,11 +79,12 @@ export class Hub {
   spot = -1;                                          // the step that was last moved to or pinned
   /** @type {Imagined | null} */
   imagined = null;                                    // what another K would have done with the text
-  #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #autoPinned = false; #firstCut = null; #opening = 0;
+  #listeners = new Map(); #source; #pulling = false; #timer = 0; #arrived = 0; #opening = 0;
   isPresented = false;
   #wasLive = false;
   #found = 0;                                         // how many steps a run has that was over when it came
   #sincePause = 0;                                    // how many came since it was paused
+  #isChosen = false;                                  // whether a person has pinned a token, or let one go
 
   /** @param {Source} source */
   constructor(source) { this.#source = source; }
@@ -102,8 +103,7 @@ export class Hub {
       run, head: null, steps: [], state: null, speed: null, numbers: null, end: null, total: 0,
       cursor: 0, following: true, playing: false, rhythm: 0, pinned: null, hovered: null, spot: -1, imagined: null,
     });
-    this.#autoPinned = false;
-    this.#firstCut = null;
+    this.#isChosen = false;
     this.#opening = 0;
     this.#arrived = 0;
     this.#wasLive = false;
@@ -189,11 +189,10 @@ export class Hub {
   }
 
   #pinFirstCut(from, to) {
-    if (this.#autoPinned || this.pinned) return;
+    if (this.#isChosen || this.pinned) return;
     for (let index = from; index < to; index += 1) {
       if (this.steps[index].has_rejected) {
-        this.#autoPinned = true;
-        this.#firstCut = this.pinned = { step: index, ref: this.steps[index].focus };
+        this.pinned = { step: index, ref: this.steps[index].focus };
         return;
       }
     }
@@ -203,16 +202,15 @@ export class Hub {
   #readSingle(added) {
     const isPaused = this.state?.name === 'paused', isSingle = isPaused && this.#sincePause === 1;
     this.#sincePause = isPaused ? 0 : this.#sincePause + added;
-    if (!isSingle || !this.following || !this.pinned || this.pinned !== this.#firstCut) return;
-    this.pinned = this.#firstCut = null;
-    this.#autoPinned = false;
+    if (!isSingle || !this.following || !this.pinned || this.#isChosen) return;
+    this.pinned = null;
     this.emit('select');
   }
 
   // A run that was watched to its end: nobody chose the token that is explained, so it is the one that tells most.
   #pinTelling() {
     const telling = this.end.next.find(({ does }) => does === 'pin');
-    if (!telling || !this.#wasLive || !this.following || this.pinned !== this.#firstCut) return;
+    if (!telling || !this.#wasLive || !this.following || this.#isChosen) return;
     this.pinned = telling.at;
     this.spot = telling.at.step;
     this.emit('select', { how: 'found' });
@@ -323,7 +321,7 @@ export class Hub {
   /** @param {number} step @param {string} ref */
   pin(step, ref, how = 'pointer') {
     if (!this.steps[step]) return;
-    this.#autoPinned = true;
+    this.#isChosen = true;
     this.hovered = null;
     this.pinned = { step, ref };
     if (step >= this.cursor) this.seek(step + 1);
@@ -332,8 +330,7 @@ export class Hub {
   }
 
   release() {
-    this.#autoPinned = true;
-    this.#firstCut = undefined;                               // nothing is pinned in its place
+    this.#isChosen = true;
     this.hovered = null;
     this.pinned = null;
     this.spot = this.cursor - 1;

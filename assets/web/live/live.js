@@ -143,11 +143,8 @@ class Live {
   /** @param {number} steps how many are made before it pauses */
   async run(steps) {
     const { prompt, seed, max_new_tokens } = this.values, id = `live-${this.runs += 1}`;
-    if (prompt.length > MOST_PROMPT) this.refused.set('prompt', `the prompt must have at most ${MOST_PROMPT} characters (got ${prompt.length})`);
-    if (this.refused.size) {
-      this.draw();
-      return;
-    }
+    if (prompt.length > MOST_PROMPT) this.refuse('prompt', `the prompt must have at most ${MOST_PROMPT} characters (got ${prompt.length})`);
+    if (this.refused.size) return;
     this.engine.order({ do: 'leave' });
     this.shown = new Shown(this.words, id);
     this.events = [];
@@ -181,8 +178,10 @@ class Live {
   }
 
   go(steps) {
-    if (this.doing === 'loading') this.steps += steps;
-    if (this.doing === 'loading') return undefined;
+    if (this.doing === 'loading') {
+      this.steps += steps;
+      return undefined;
+    }
     if (this.doing === 'idle') return this.run(steps);
     if (steps) this.hub.last();                     // what is made now is looked at, not what was looked back at
     this.engine.order({ do: 'go', steps });

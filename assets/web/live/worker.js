@@ -80,9 +80,13 @@ async function timeWhenIdle() {
   if (ratio) return tell({ ratio: Math.round(ratio * 10) / 10 });
   isTimed = false;
   later = Math.min(2 * later, LATEST);
+  return timeAfter(later);
+}
+
+/** @param {number} milliseconds */
+function timeAfter(milliseconds) {
   clearTimeout(timer);
-  timer = setTimeout(timeWhenIdle, later);
-  return undefined;
+  timer = setTimeout(timeWhenIdle, milliseconds);
 }
 
 const ORDERS = {
@@ -98,7 +102,7 @@ const ORDERS = {
     } catch (error) {
       tell({ loaded: name, error: `${name} cannot be read: ${wordsOf(error)}` });
     }
-    setTimeout(timeWhenIdle, SOON);
+    timeAfter(SOON);
   },
   run,
   leave() {                                         // the run that goes on is not looked at any more
