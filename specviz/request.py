@@ -11,6 +11,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from specviz.errors import SpecvizError
@@ -219,13 +220,16 @@ def _checked(check: Check, **default: Any) -> Any:
 
 _temperature = partial(_number, low=0.0, high=MAX_TEMPERATURE)
 _top_k = partial(check_whole, low=0, high=MAX_TOP_K)
+_min_p = partial(_number, low=0.0, high=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The settings of a run: the models, how they draft and judge, how tokens are sampled."""
 
-    SAMPLING: ClassVar = ("temperature", "top_k", "top_p")
+    FILTERS: ClassVar = MappingProxyType({"top_k": 0, "top_p": 1.0, "min_p": 0.0})
+    """Each filter with the value that filters nothing; files may leave such a filter out."""
+    SAMPLING: ClassVar = ("temperature", *FILTERS)
     DRAFT_SAMPLING: ClassVar = tuple(f"draft_{name}" for name in SAMPLING)
     ALL_SAMPLING: ClassVar = (*SAMPLING, *DRAFT_SAMPLING)
     NAMES: ClassVar = ("draft", "method", "rule", "target")  # of a model, a method or a rule
@@ -239,12 +243,14 @@ class RunSettings:
     )
     """The largest depth of a draft, K; "k" in files and links."""
     temperature: float = _checked(_temperature, default=1.0)  # 0 is greedy
-    top_k: int = _checked(_top_k, default=0)  # 0 filters nothing
-    top_p: float = _checked(_fraction, default=1.0)  # 1 filters nothing
+    top_k: int = _checked(_top_k, default=FILTERS["top_k"])
+    top_p: float = _checked(_fraction, default=FILTERS["top_p"])
+    min_p: float = _checked(_min_p, default=FILTERS["min_p"])
     # The draft's own settings; None: as the target's.
     draft_temperature: float | None = _checked(_optional(_temperature), default=None)
     draft_top_k: int | None = _checked(_optional(_top_k), default=None)
     draft_top_p: float | None = _checked(_optional(_fraction), default=None)
+    draft_min_p: float | None = _checked(_optional(_min_p), default=None)
 
     def validate(self: Own) -> Own:
         """An equal value with numbers as int or float.

@@ -43,7 +43,7 @@ from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
 from specviz.alignment.types import ACCEPTED, BY_K, KS, SAMPLED, Array, RefusedRow, ShardTables
 from specviz.analysis import theory, whatif
 from specviz.request import Request
-from specviz.views.words import quantity
+from specviz.views.words import filter_words, quantity
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
@@ -363,9 +363,8 @@ class Aggregator:
 
     def _note(self, request: Request) -> str:
         """Says which texts the numbers rest on."""
-        top_k = f", top-k {request.top_k}" if request.top_k else ""
-        top_p = f", top-p {request.top_p:g}" if request.top_p < 1 else ""
-        distribution = f"{request.target} at temperature {request.temperature:g}{top_k}{top_p}"
+        sampling = ", ".join([f"temperature {request.temperature:g}", *filter_words(request)])
+        distribution = f"{request.target} at {sampling}"
         sentences = []
         for (source, is_exact), size in sorted(self._sources.items()):
             texts = quantity(size, "text")

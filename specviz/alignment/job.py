@@ -87,6 +87,7 @@ def align_steps(
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
     seed: int = 0,
     max_new_tokens: int = 128,
     chat: bool = False,
@@ -112,10 +113,9 @@ def align_steps(
     k = one_k(k, num_speculative_tokens)
     num_wanted = 1 if limit is None else limit
     _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=num_wanted)
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    request = _request(
-        chat, chat_options, num_speculative_tokens=k, max_new_tokens=max_new_tokens, **sampling
-    )
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    amounts = {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
+    request = _request(chat, chat_options, seed=seed, **sampling, **amounts)
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     rows = _prompt_set(prompts)
     if older is not None:

@@ -165,7 +165,8 @@ class JobFolder:
 
     def _resume(self, saved: _Saved) -> None:
         asks = self.job.asks()
-        before = {"chat_options": {}, **saved.asks}  # older jobs do not name chat options
+        # Older jobs name neither chat options nor min_p.
+        before = {"chat_options": {}, **Request.FILTERS, **saved.asks}
         try:
             self.preparation = msgspec.convert(saved.known, Preparation | None)
         except msgspec.ValidationError as error:

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +24,7 @@ from specviz.alignment.summary import VERSION, Summary
 from specviz.alignment.tables.columns import COLUMNS, SLICES, schema_of, to_arrow
 from specviz.alignment.types import ShardTables
 from specviz.errors import SpecvizError
+from specviz.request import Request
 from specviz.trace.export import escape_formula
 from specviz.trace.lines import write_lines
 
@@ -171,6 +172,7 @@ def read_summary(path: Path) -> Summary:
             f"{path.name} must be a job's summary of version {VERSION} (got {str(version)[:20]})"
         )
     try:
-        return msgspec.convert(values, Summary)
+        summary = msgspec.convert(values, Summary)
     except msgspec.ValidationError as error:
         raise SpecvizError(f"{path.name} is not a complete summary ({str(error)[:200]})") from error
+    return replace(summary, sampling=Request.FILTERS | summary.sampling)

@@ -158,7 +158,7 @@ def _is_own_text(row: PromptRow, request: Request, target: LoadedModel) -> bool:
     if row.told is None or isinstance(row.completion, str):
         return False
     asked = {"target": target.name} | {name: getattr(request, name) for name in Request.SAMPLING}
-    return {"top_k": 0, "top_p": 1.0} | dict(row.told) == asked
+    return Request.FILTERS | dict(row.told) == asked
 
 
 def _add_texts(rows: Sequence[RowText], shard: Shard, target: LoadedModel) -> list[RowText]:

@@ -210,7 +210,7 @@ class DraftComparison:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a whole job. Older summaries have no models, costs_from and chat_options."""
+    """The result of a whole job. Older summaries have no models, costs_from, chat_options and min_p."""
 
     specviz: str  # version
     created: str

@@ -61,7 +61,7 @@ class PromptRow:
     messages: tuple[Message, ...] | None = None
     completion: str | tuple[int, ...] | None = None  # text or ids
     told: Mapping[str, object] | None = None
-    """{"target", "temperature", "top_k", "top_p"} if the row says how its completion was sampled."""
+    """{"target", "temperature", "top_k", "top_p", "min_p"} if the row says how its completion was sampled."""
     answer: Message | None = field(default=None, repr=False)
     """The assistant's turn if its text depends on the chat template.
 

@@ -4,7 +4,7 @@ A trace holds the unfiltered q of both models' most likely tokens and the sum of
 not known, so the overlap at another temperature is known only as a range.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -66,9 +66,9 @@ def read_overlaps(recorded: Trace) -> OverlapCurve:
         ]
         if not positions:
             continue
-        if sampling.top_k or sampling.top_p < 1:
+        if replace(sampling, temperature=1.0) != Sampling():
             raise SpecvizError(
-                "the draft was filtered by top-k or top-p: what it left out is not recorded"
+                "the draft was filtered by top-k, top-p or min-p: what it left out is not recorded"
             )
         judged += positions
         draft_temperatures.add(sampling.temperature)

@@ -42,6 +42,7 @@ def what_if(
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
 ) -> pandas.DataFrame:
     """What every K would have cost on one text, as a data frame with a row per K.
 
@@ -56,7 +57,7 @@ def what_if(
         target = reader_of(source) if target is None else target
         judged = judge_run(source, target=target, draft=draft, deepest=max(ks))
     else:
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         Request(prompt="-", target="-", max_new_tokens=1, **sampling).validate()
         prompt, completion = source
         judged = _judge_text(prompt, completion, target, draft, sampling, max(ks))

@@ -121,7 +121,7 @@ def require_one_distribution(recorded: Trace) -> None:
                 f"the run used a lossy rule ({used.rule}), so its text is not the target's own; nothing exact can be "
                 "said about another K"
             )
-        distributions.add((used.target, used.temperature, used.top_k, used.top_p))
+        distributions.add(used.distribution)
     if len(distributions) > 1:
         raise SpecvizError(
             "the target or the sampling changed during the run, so its text has no single distribution"
@@ -188,7 +188,8 @@ def _scores(recorded: Trace) -> Scores | None:
     sampling = {name: getattr(used, name) for name in RunSettings.ALL_SAMPLING}
     for scores in reversed(recorded.scores):
         is_whole = len(scores.p) == len(recorded.tokens)
-        if is_whole and all(scores.sampling.get(name) == sampling[name] for name in sampling):
+        made_at = RunSettings.FILTERS | scores.sampling
+        if is_whole and all(made_at.get(name) == sampling[name] for name in sampling):
             return scores
     return None
 

@@ -1,8 +1,8 @@
 """Someone else's decoder: its token ids, line by line, against the target's exact distribution, without a draft model.
 
-The file is not trusted. It holds JSON lines {"prompt_ids", "ids", "sampling": {"temperature", "top_k", "top_p"}} and,
-if known, "made_in", a number format. The names of the alignment lab's rows and of engines are read, too. Every line
-that cannot be used is named by its number, and then nothing is judged.
+The file is not trusted. A line is JSON: {"prompt_ids", "ids", "sampling": {"temperature", "top_k", "top_p", "min_p"}}
+and, if known, "made_in", a number format. The names of the alignment lab's rows and of engines are read, too. Every
+line that cannot be used is named by its number, and then nothing is judged.
 """
 
 import copy
@@ -77,6 +77,7 @@ class _Distribution(Struct, frozen=True, forbid_unknown_fields=True):
     temperature: Annotated[float, Meta(ge=0, le=100, title="a number from 0 to 100")]
     top_k: Annotated[int, Meta(ge=0, le=10**9)] = 0
     top_p: Annotated[float, Meta(gt=0, le=1, title="a number above 0 and at most 1")] = 1.0
+    min_p: Annotated[float, Meta(ge=0, le=1, title="a number from 0 to 1")] = 0.0
 
 
 class _Line(Struct, frozen=True):

@@ -3,6 +3,7 @@
 For every token: whether the target allows it, which features it has, and how probable each feature was there.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -214,8 +215,8 @@ def find_outside(
 def beyond_edge(row: Tensor, sampling: Sampling, token: int) -> float:
     """How far logits [V] would have to move until the filters allow `token`.
 
-    The unit is a logit for temperature 0 and top-k, a share of probability for top-p. It is 0 for a token that only
-    underflows.
+    The unit is a logit for temperature 0, top-k and min-p, a share of probability for top-p. It is 0 for a token that
+    only underflows.
     """
     if sampling.temperature == 0:
         return float(row.max() - row[token])
@@ -227,4 +228,7 @@ def beyond_edge(row: Tensor, sampling: Sampling, token: int) -> float:
     if sampling.top_p < 1:
         share = (row / sampling.temperature).softmax(-1)
         beyond = max(beyond, float(share[share > share[token]].sum()) - sampling.top_p)
+    if sampling.min_p > 0:
+        edge = row.max() + sampling.temperature * math.log(sampling.min_p)
+        beyond = max(beyond, float(edge - row[token]))
     return beyond

@@ -155,11 +155,13 @@ def add_sampling(
     parser.add_argument("--top-k", type=int, default=0, help=words)
     words = "keep only the most likely tokens up to this total probability; 1: all (default: %(default)s)"
     parser.add_argument("--top-p", type=float, default=1.0, help=words)
+    words = "keep only tokens at least this many times as likely as the most likely one; 0: all (default: %(default)s)"
+    parser.add_argument("--min-p", type=float, default=0.0, help=words)
     parser.add_argument(
         "--seed", type=int, default=0, help="for all random draws (default: %(default)s)"
     )
     if not of_draft:
         return
-    for name, kind in (("temperature", float), ("top-k", int), ("top-p", float)):
+    for name, kind in (("temperature", float), ("top-k", int), ("top-p", float), ("min-p", float)):
         words = f"{name} of the draft's own distribution (default: as the target's)"
         parser.add_argument(f"--draft-{name}", type=kind, help=words)

@@ -15,14 +15,16 @@ from specviz.errors import SpecvizError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Temperature, then top-k, then top-p, as in transformers' `generate`."""
+    """Temperature, then top-k, then top-p, then min-p, as in transformers' `generate`."""
 
     temperature: float = 1.0  # 0 is greedy: p is one-hot
     top_k: int = 0  # 0: no limit
     top_p: float = 1.0  # 1: no limit
+    min_p: float = 0.0  # 0: no limit
     draft_temperature: float | None = None  # for q; None: as for p
     draft_top_k: int | None = None
     draft_top_p: float | None = None
+    draft_min_p: float | None = None
 
     @classmethod
     def of(cls, settings: object) -> Sampling:
@@ -36,17 +38,14 @@ class Sampling:
             _default(self.draft_temperature, self.temperature),
             _default(self.draft_top_k, self.top_k),
             _default(self.draft_top_p, self.top_p),
+            _default(self.draft_min_p, self.min_p),
         )
 
     @property
     def is_plain(self) -> bool:
         """Whether p and q are simply the softmax of the logits."""
-        return (
-            self.temperature == 1.0
-            and self.top_k == 0
-            and self.top_p >= 1.0
-            and self.of_draft == Sampling()
-        )
+        of_target = Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+        return of_target == self.of_draft == Sampling()
 
     def probs(self, logits: Tensor) -> Tensor:
         """Probabilities [..., V] in float32, from logits [..., V] of any float dtype; float64 stays float64."""
@@ -64,6 +63,8 @@ class Sampling:
             wide = wide.masked_fill(wide < least, float("-inf"))
         if self.top_p < 1.0:
             wide = _keep_nucleus(wide, self.top_p)
+        if self.min_p > 0.0:
+            wide = _keep_likely(wide, self.min_p)
         return wide.softmax(-1)
 
 
@@ -108,6 +109,13 @@ def _keep_nucleus(logits: Tensor, top_p: float) -> Tensor:
     is_dropped = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
     is_dropped[..., -1:] = False
     is_dropped = torch.zeros_like(is_dropped).scatter(-1, order, is_dropped)  # by token
+    return logits.masked_fill(is_dropped, float("-inf"))
+
+
+def _keep_likely(logits: Tensor, min_p: float) -> Tensor:
+    """Drops the tokens less likely than min_p times the most likely one (min-p sampling, Nguyen et al. 2024)."""
+    probs = logits.softmax(-1)
+    is_dropped = probs < min_p * probs.amax(-1, keepdim=True)
     return logits.masked_fill(is_dropped, float("-inf"))
 
 

@@ -149,6 +149,7 @@ def settings_for(
     options: dict[str, object] = {"do_sample": bool(sampling.temperature)}
     if sampling.temperature:
         options |= {name: getattr(sampling, name) for name in RunSettings.SAMPLING}
+        options["min_p"] = sampling.min_p or None  # `generate` would take time to apply 0
     return GenerationConfig(
         **options,
         max_new_tokens=num_tokens,

@@ -99,7 +99,7 @@ class Scorer:
         sampling = active.plan.sampling
         p: list[float | None] = []
         for step in recorded.steps:
-            is_same = _of_target(step.settings) == _of_target(active.step_settings)
+            is_same = step.settings.distribution == active.step_settings.distribution
             p += [token.p if is_same else None for token in step.emitted]
         start = len(self._text) - len(p)
         places = range(start, len(self._text))
@@ -148,8 +148,3 @@ class Scorer:
         q = sampling.probs(fit(logits.to(p.device), p.shape[1])).to(p.dtype)
         tokens = to_device([self._text[place] for place in places], torch.long, p.device)
         return to_host(torch.stack([of_tokens(q, tokens), overlap_of(p, q)], dim=1)).tolist()
-
-
-def _of_target(settings: trace.Settings) -> tuple[object, ...]:
-    """The settings that decide p."""
-    return settings.target, settings.temperature, settings.top_k, settings.top_p

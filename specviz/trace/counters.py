@@ -110,10 +110,9 @@ class Counters:
         sums[0] += len(step.emitted)
         sums[1] += step.calls["target"]
         sums[2] += step.timing.total_ms - step.timing.wait_ms
-        distribution = (settings.target, settings.temperature, settings.top_k, settings.top_p)
-        if self._distribution not in (None, distribution):
+        if self._distribution not in (None, settings.distribution):
             self.distribution_changed = True
-        self._distribution = distribution
+        self._distribution = settings.distribution
 
     def _add_promise(self, step: Step) -> None:
         verdict = grade_of(step)

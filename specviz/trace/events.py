@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from msgspec import Meta
 
+from specviz.request import RunSettings
 from specviz.trace.values import (
     MAX_INTEGER,
     Count,
@@ -159,12 +160,19 @@ class Settings(Record):
     draft_temperature: Annotated[Number | None, OF_DRAFT] = None
     draft_top_k: Annotated[Count | None, OF_DRAFT] = None
     draft_top_p: Annotated[Probability | None, OF_DRAFT] = None
+    min_p: Probability = 0.0
+    draft_min_p: Annotated[Probability | None, OF_DRAFT] = None
     by_time: Annotated[
         Items[Name] | None,
         Meta(
             description="the params whose values were the best by time on the device, as measured"
         ),
     ] = None
+
+    @property
+    def distribution(self) -> tuple[str | float, ...]:
+        """Everything that decides the target's distribution of a token, p."""
+        return self.target, *(getattr(self, name) for name in RunSettings.SAMPLING)
 
     @property
     def drafts(self) -> bool:

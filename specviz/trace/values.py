@@ -103,7 +103,7 @@ def format_got(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A JSON object of a file. A field that may be missing has the default None, and None is not written."""
+    """A JSON object of a file. A field that may be missing has a default, and its default is not written."""
 
     extra: Any = field(default_factory=dict, kw_only=True)
     """The unknown fields by name, which `to_dict` puts last. It is no Mapping: a file may have a field of this name."""
@@ -124,7 +124,7 @@ class Record:
         values = {}
         for name in _names(type(self)):
             value = getattr(self, name)
-            if value is not None or self.__dataclass_fields__[name].default is not None:
+            if value != self.__dataclass_fields__[name].default:
                 values[name] = _plain(value)
         return {**values, **self.extra}
 

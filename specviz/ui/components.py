@@ -267,11 +267,13 @@ def drawer_fields(first: Request) -> dict[str, Component]:
     own = spelled(first)
     return {
         "top_p": _slider("top-p", "Top-p", 0.05, 1, first.top_p, step=0.05),
+        "min_p": _slider("min-p", "Min-p (0: off)", 0, 1, first.min_p, step=0.01),
         "top_k": _slider("top-k", "Top-k (0: off)", 0, 100, first.top_k, **_WHOLE),
         "draft_temperature": _text(
             "draft-temperature", "Draft temperature", own["draft_temperature"], OF_DRAFT_INFO
         ),
         "draft_top_p": _text("draft-top-p", "Draft top-p", own["draft_top_p"]),
+        "draft_min_p": _text("draft-min-p", "Draft min-p (0: off)", own["draft_min_p"]),
         "draft_top_k": _text("draft-top-k", "Draft top-k (0: off)", own["draft_top_k"]),
         "max_new_tokens": _slider(
             "max-tokens", "Max new tokens", 1, most, first.max_new_tokens, **_WHOLE

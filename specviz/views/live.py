@@ -12,6 +12,7 @@ from typing import Any
 
 from specviz import __version__
 from specviz.prompts import prompts_file
+from specviz.request import RunSettings
 from specviz.rules.facts import facts_of
 from specviz.settings import assets_dir
 from specviz.trace import ModelInfo, Prompt
@@ -100,7 +101,7 @@ class LiveWords(PageRecord, kw_only=True):
 def live_words() -> LiveWords:
     """The words, and what a trace of this page always holds."""
     recorded = shipped_trace(RUNS[0])
-    settings = replace(recorded.steps[0].settings, temperature=1.0, top_k=0, top_p=1.0)
+    settings = replace(recorded.steps[0].settings, temperature=1.0, **RunSettings.FILTERS)
     header = replace(recorded.header, specviz=__version__, environment={}, prompt=Prompt("", ()))
     headlines = []
     for k in range(MOST_K + 1):

@@ -40,7 +40,10 @@ CHANGE_NAMES = {
     "target": "target",
     "method": "method",
     "rule": "rule",
-    **{name: name.replace("top_", "top-").replace("_", " ") for name in RunSettings.ALL_SAMPLING},
+    **{
+        name: name.replace("_k", "-k").replace("_p", "-p").replace("_", " ")
+        for name in RunSettings.ALL_SAMPLING
+    },
 }
 OF_TARGET = "as the target's"
 VERDICTS = {  # kind of draft -> the words of a headline after K
@@ -251,6 +254,16 @@ def changes(before: Settings | None, step: Step) -> list[str]:
             new = _value_words(name, getattr(step.settings, name))
             changed.append(f"{CHANGE_NAMES[name]} {old} → {new}")
     return changed
+
+
+def filter_words(settings: Settings | RunSettings) -> list[str]:
+    """The filters of the target's distribution that are on: ["top-k 20", "min-p 0.1"]."""
+    words = []
+    for name, off in RunSettings.FILTERS.items():
+        value = getattr(settings, name)
+        if value != off:
+            words.append(f"{CHANGE_NAMES[name]} {_value_words(name, value)}")
+    return words
 
 
 def own_sampling(settings: Settings) -> str:

@@ -255,7 +255,7 @@ def test_drafts_that_both_jobs_have_are_compared_and_the_others_left_out(summary
     assert [change.draft for change in comparing.compare_with_old(now, old(summary))] == ["one"]
 
 
-@pytest.mark.parametrize("change", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}])
+@pytest.mark.parametrize("change", [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}])
 def test_another_sampling_is_refused_also_before_the_job(summary, change):
     comparing.check_old_job(old(summary), analysed_texts.request(), "a3f")
     with pytest.raises(SpecvizError, match="another sampling"):

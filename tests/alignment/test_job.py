@@ -509,9 +509,9 @@ def test_a_job_without_a_usable_text_is_an_error(bench):
 
 
 def test_the_summary_says_what_was_asked(bench):
-    summary = align(PROMPTS[:1], **BRIEF, temperature=0.8, top_k=9, top_p=0.9, k=5).summary
+    summary = align(PROMPTS[:1], **BRIEF, temperature=0.8, top_k=9, top_p=0.9, min_p=0.1, k=5).summary
     assert (summary.specviz, summary.target, summary.seed, summary.k) == (__version__, "big", 3, 5)
-    assert summary.sampling == {"temperature": 0.8, "top_k": 9, "top_p": 0.9}
+    assert summary.sampling == {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.1}
     assert summary.exact
 
 

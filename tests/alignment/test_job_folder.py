@@ -146,6 +146,7 @@ def test_the_same_job_goes_on(folder):
         ({"request": analysed_texts.request(temperature=0.5)}, "temperature was 1.0, is 0.5"),
         ({"request": analysed_texts.request(top_k=3)}, "top_k was 0, is 3"),
         ({"request": analysed_texts.request(top_p=0.5)}, "top_p was 1.0, is 0.5"),
+        ({"request": analysed_texts.request(min_p=0.5)}, "min_p was 0.0, is 0.5"),
         ({"request": analysed_texts.request(max_new_tokens=9)}, "max_new_tokens was 40, is 9"),
         ({"request": analysed_texts.request(chat=True)}, "chat was false, is true"),
         ({"request": analysed_texts.request(chat_options={"x": True})}, 'chat_options was {}, is {"x": true}'),
@@ -159,10 +160,11 @@ def test_the_folder_of_another_job_is_refused_with_what_differs(folder, change, 
     assert words in str(raised.value)
 
 
-def test_a_job_that_was_begun_before_there_were_chat_options_goes_on(folder):
+@pytest.mark.parametrize(("name", "value"), [("chat_options", {}), ("min_p", 0.0)])
+def test_a_job_that_was_begun_before_there_was_a_setting_goes_on(folder, name, value):
     file = folder.path / "job.json"
     saved = json.loads(file.read_text("utf-8"))
-    assert saved["asks"].pop("chat_options") == {}
+    assert saved["asks"].pop(name) == value
     file.write_text(json.dumps(saved), "utf-8")
     assert JobFolder(folder.path, job()).path == folder.path
 
@@ -417,6 +419,14 @@ def test_a_file_that_is_no_summary_is_refused(tmp_path, text, words):
     (tmp_path / "old.json").write_text(text)
     with pytest.raises(SpecvizError, match=words):
         outputs.read_summary(tmp_path / "old.json")
+
+
+def test_a_summary_that_was_made_before_there_was_min_p_had_none(tmp_path, summary):
+    outputs.write_summary(tmp_path, summary)
+    values = json.loads((tmp_path / "summary.json").read_text())
+    del values["sampling"]["min_p"]
+    (tmp_path / "summary.json").write_text(json.dumps(values))
+    assert outputs.read_summary(tmp_path / "summary.json") == summary
 
 
 def test_values_of_another_type_are_refused(tmp_path, summary):

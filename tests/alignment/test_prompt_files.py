@@ -79,7 +79,7 @@ def test_tags_are_texts_lists_or_pairs(tags, expected):
 
 def test_a_filter_that_is_not_named_did_not_filter():
     row = only({"prompt": "x", "completion": "y", "sampled": {**SAMPLED, "top_k": 40}})
-    assert row.told == {"target": "big", "temperature": 0.5, "top_k": 40, "top_p": 1.0}
+    assert row.told == {"target": "big", "temperature": 0.5, "top_k": 40, "top_p": 1.0, "min_p": 0.0}
 
 
 def test_null_is_as_good_as_nothing():

@@ -25,7 +25,7 @@ CALLER = (
     "{% for call in m.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% if brief %}(brief){% endif %}{% endif %}"
 )
-SAMPLINGS = [Sampling(), Sampling(0.6, 12, 0.95), Sampling(0.0)]
+SAMPLINGS = [Sampling(), Sampling(0.6, 12, 0.95, 0.05), Sampling(0.0)]
 TEXTS = (
     TextIds([5, 9, 12], [7, 3, 22, 41, 8, 30]),
     TextIds([5, 9, 12, 40, 6], [7, 3]),
@@ -68,6 +68,7 @@ def distribution(model, tokens, sampling, width=320):
             break
         kept.append(token)
         mass += weights[token] / total
+    kept = [token for token in kept if weights[token] >= sampling.min_p * weights[order[0]]]
     total = sum(weights[token] for token in kept)
     return [weights[token] / total if token in kept else 0.0 for token in range(width)], order
 
@@ -181,11 +182,13 @@ def test_a_given_completion_is_exact_only_if_it_is_said_to_be_this_targets(pool)
             row(2, "Once", completion="upon a time", told=told),
             row(3, "Once", completion=ids, told=told | {"temperature": 0.5}),
             row(4, "Once", completion=ids, told=told | {"top_k": 0, "top_p": 1.0}),
+            row(5, "Once", completion=ids, told=told | {"min_p": 0.0}),
+            row(6, "Once", completion=ids, told=told | {"min_p": 0.1}),
         ),
         pool,
     )
     assert by_prompt(found, "source", "exact", "finish") == {
-        number: ["given", number in (0, 4), "given"] for number in range(5)
+        number: ["given", number in (0, 4, 5), "given"] for number in range(7)
     }
     assert [t for n, t in zip(found.tokens["prompt"], found.tokens["token"], strict=True) if n == 1] == list(ids)
 

@@ -65,8 +65,8 @@ WORDS = {
         "Every confidence is 1, as always at temperature 0, so it says nothing.",
     ),
     "filters in the note": (
-        lambda: summary_of(top_k=5, top_p=0.9, temperature=0.7).note,
-        "2 texts sampled from big at temperature 0.7, top-k 5, top-p 0.9.",
+        lambda: summary_of(top_k=5, top_p=0.9, min_p=0.1, temperature=0.7).note,
+        "2 texts sampled from big at temperature 0.7, top-k 5, top-p 0.9, min-p 0.1.",
     ),
     "an unknown agreement": (
         lambda: comparing.check_thresholds(summary_of(limit=3), {"alpha": 0.5})[0],

@@ -66,8 +66,9 @@ def test_the_models_curve_runs_through_the_overlap_that_the_run_was_scored_with(
     ("changes", "says"),
     [
         ({"method": "prompt_lookup"}, "judged against a q of its own"),
-        ({"top_k": 3}, "filtered by top-k or top-p"),
-        ({"draft_top_p": 0.9}, "filtered by top-k or top-p"),
+        ({"top_k": 3}, "filtered by top-k, top-p or min-p"),
+        ({"min_p": 0.1}, "filtered by top-k, top-p or min-p"),
+        ({"draft_top_p": 0.9}, "filtered by top-k, top-p or min-p"),
     ],
 )
 def test_what_the_trace_does_not_tell_is_said(bench, changes, says):

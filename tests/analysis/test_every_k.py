@@ -307,6 +307,7 @@ def test_ks_that_cannot_be_are_refused_before_anything_is_read(ks):
         ({"temperature": float("nan")}, "temperature"),
         ({"top_p": 0.0}, "top_p .*got 0.0"),
         ({"top_k": -1}, "top_k .*got -1"),
+        ({"min_p": 2.0}, "min_p .*got 2.0"),
     ],
 )
 def test_sampling_that_cannot_be_is_refused(model, sampling, says):

@@ -186,6 +186,11 @@ ROW = torch.tensor([2.0, 1.0, 1.0, 0.0, -3.0], dtype=torch.float64)
         (Sampling(top_k=3), 3, 1.0),
         (Sampling(top_k=3), 4, 4.0),
         (Sampling(top_k=3), 2, 0.0),
+        (Sampling(0.5, min_p=math.exp(-1)), 0, 0.0),
+        (Sampling(0.5, min_p=math.exp(-1)), 2, 0.5),
+        (Sampling(0.5, min_p=math.exp(-1)), 4, 4.5),
+        (Sampling(0.5, top_k=3, min_p=math.exp(-1)), 3, 1.5),
+        (Sampling(0.5, top_k=3, min_p=math.exp(-6)), 3, 1.0),
     ],
 )
 def test_the_distance_from_the_edge_is_counted_in_logits(sampling, token, beyond):

@@ -27,6 +27,7 @@ SAMPLINGS = (
     Sampling(),
     Sampling(0.3, top_k=5),
     Sampling(1.2, top_p=0.8),
+    Sampling(0.9, min_p=0.1, draft_min_p=0.0),
     Sampling(0.0),
     Sampling(0.8, draft_temperature=1.6, draft_top_p=0.9),
 )

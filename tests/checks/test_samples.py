@@ -283,8 +283,12 @@ def without(name):
             "sampling.top_p must be a number above 0 and at most 1 (got 0)",
         ),
         (
-            GOOD | {"sampling": {"temperature": 1, "min_p": 0.1}},
-            "sampling has no field 'min_p'; it may have temperature, top_k, top_p",
+            GOOD | {"sampling": {"temperature": 1, "min_p": 1.5}},
+            "sampling.min_p must be a number from 0 to 1 (got 1.5)",
+        ),
+        (
+            GOOD | {"sampling": {"temperature": 1, "typical_p": 0.1}},
+            "sampling has no field 'typical_p'; it may have temperature, top_k, top_p, min_p",
         ),
     ],
 )

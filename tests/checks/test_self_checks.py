@@ -23,6 +23,7 @@ PROMPT = (5, 9, 40, 7, 31, 5, 9, 40)
 SAMPLINGS = (
     Sampling(),
     Sampling(0.8, top_k=20, top_p=0.9),
+    Sampling(0.8, min_p=0.1),
     Sampling(0.0),
     Sampling(0.8, draft_temperature=1.6, draft_top_p=0.9),
 )

@@ -97,7 +97,8 @@ def test_run_prints_every_step_the_text_and_the_numbers(cli, pair):
 
 
 def test_run_takes_every_setting(cli, pair, tmp_path):
-    chosen = {"--k": 2, "--temperature": 0.5, "--top-k": 9, "--top-p": 0.8, "--seed": 3, "--max-new-tokens": 7}
+    chosen = {"--k": 2, "--temperature": 0.5, "--top-k": 9, "--top-p": 0.8, "--min-p": 0.1}
+    chosen |= {"--draft-min-p": 0.2, "--seed": 3, "--max-new-tokens": 7}
     more = ["--method", "prompt_lookup", "--rule", "speculative_sampling", "--param", "max_ngram=2"]
     arguments = [part for pair_ in chosen.items() for part in pair_]
     assert cli("run", "--prompt", PROMPT, *pair, *arguments, *more, "--out", tmp_path / "a" / "run.jsonl.gz")[0] == 0

@@ -78,7 +78,9 @@ def test_enumeration_visits_every_outcome_once_with_its_weight():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(1.2, top_k=2), Sampling(1.0, top_p=0.7)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [Sampling(0.8), Sampling(1.2, top_k=2), Sampling(1.0, top_p=0.7), Sampling(min_p=0.5)], ids=str
+)
 def test_seeded_runs_follow_the_targets_distribution(sampling):
     """Chi-square of three-token texts, n = 4,000 runs of the real loop, false alarm 1e-4 a case."""
     target, drafter, prompt, n = TableLM(1), ModelDrafter(TableLM(2)), (0, 1, 2), 4000
@@ -98,23 +100,51 @@ def test_seeded_runs_follow_the_targets_distribution(sampling):
     assert stats.chisquare(observed, [number * n / sum(predicted) for number in predicted]).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(0.0), Sampling(0.5), Sampling(1.7, 4), Sampling(1.0, 0, 0.6), Sampling(0.9, 6, 0.8)], ids=str
-)
-def test_sampling_equals_transformers_own_processors(sampling):
-    from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 1.7])
+@pytest.mark.parametrize("top_k", [0, 4, 6])
+@pytest.mark.parametrize("top_p", [1.0, 0.8, 0.6])
+@pytest.mark.parametrize("min_p", [0.0, 0.05, 0.4, 1.0])
+def test_sampling_equals_transformers_own_processors(temperature, top_k, top_p, min_p):
+    """In the order in which `generate` builds them; over rows with equal logits, too."""
+    from transformers import (
+        LogitsProcessorList,
+        MinPLogitsWarper,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
 
-    logits = torch.randn(20, 12, generator=torch.Generator().manual_seed(0)) * 3
-    if sampling.temperature == 0:
-        expected = torch.nn.functional.one_hot(logits.argmax(-1), 12).float()
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(200, 12, generator=generator) * 3
+    if top_p == 1:  # which of two equal tokens top-p keeps is its sort's choice
+        rows = torch.cat([rows, rows.round()])
+    made = Sampling(temperature, top_k, top_p, min_p).probs(rows)
+    if temperature == 0:
+        expected = torch.nn.functional.one_hot(rows.argmax(-1), 12).float()
     else:
-        warpers = LogitsProcessorList([TemperatureLogitsWarper(sampling.temperature)])
-        if sampling.top_k:
-            warpers.append(TopKLogitsWarper(sampling.top_k))
-        if sampling.top_p < 1:
-            warpers.append(TopPLogitsWarper(sampling.top_p))
-        expected = warpers(None, logits).softmax(-1)
-    torch.testing.assert_close(sampling.probs(logits), expected)
+        warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+        if top_k:
+            warpers.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            warpers.append(TopPLogitsWarper(top_p))
+        warpers.append(MinPLogitsWarper(min_p))
+        expected = warpers(None, rows).softmax(-1)
+    assert torch.equal(made > 0, expected > 0)
+    torch.testing.assert_close(made, expected)
+
+
+def test_min_p_keeps_what_is_likely_enough_beside_the_most_likely_token():
+    """As its paper defines it, in exact fractions: 16, 8, 8, 4, 2, 1, 1 of 40."""
+    row = torch.tensor([16.0, 8.0, 8.0, 4.0, 2.0, 1.0, 1.0]).double().log()
+    kept = {0.0: 7, 0.06: 7, 0.07: 5, 0.13: 4, 0.24: 4, 0.26: 3, 0.49: 3, 0.51: 1, 1.0: 1}
+    for min_p, number in kept.items():
+        weights = [16, 8, 8, 4, 2, 1, 1][:number] + [0] * (7 - number)
+        expected = torch.tensor(weights).double() / sum(weights)
+        torch.testing.assert_close(Sampling(min_p=min_p).probs(row), expected)
+    equals = torch.tensor([1.0, 3.0, 0.0, 3.0])
+    assert Sampling(min_p=1.0).probs(equals).tolist() == [0.0, 0.5, 0.0, 0.5]
+    assert Sampling(0.0, min_p=1.0).probs(equals).tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert Sampling(min_p=0.5).probs(torch.tensor([1.0, math.nan])).isnan().all()
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-46, 5e-324])

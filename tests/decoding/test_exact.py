@@ -30,7 +30,7 @@ from tests.helpers.toys import (
 PROMPT = (0, 1, 2, 0, 1)
 EXACT = 1e-12
 WRONG = 1e-2
-SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(0.0)]
+SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(1.3, min_p=0.6), Sampling(0.0)]
 FOR_THREE_TOKENS = {rule.name: rule for rule in (UntruncatedQ(2), ClampedQ(0.2))}
 
 

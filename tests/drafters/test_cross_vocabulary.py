@@ -26,6 +26,7 @@ SAMPLINGS = [
     Sampling(),
     Sampling(0.7, top_k=2),
     Sampling(1.3, top_p=0.8),
+    Sampling(1.3, min_p=0.6),
     Sampling(0.0),
     Sampling(0.6, draft_temperature=1.5),
 ]

@@ -248,7 +248,7 @@ def lossless_chain_rules():
     [
         ("EAGLE", Sampling()),
         ("EAGLE", Sampling(0.0, draft_temperature=1.5)),
-        *(("EAGLE-3", each) for each in (Sampling(0.8, top_k=2), Sampling(1.3, top_p=0.7, draft_temperature=0.5))),
+        *(("EAGLE-3", each) for each in (Sampling(0.8, top_k=2), Sampling(1.3, min_p=0.5, draft_temperature=0.5))),
     ],
     ids=str,
 )
@@ -277,7 +277,9 @@ def test_a_drawn_chain_that_kept_no_record_of_its_probabilities_would_change_the
     assert total_variation(plain, drawn) > 1e-3
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=3), Sampling(1.5, top_p=0.6)], ids=str)
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.7, top_k=3), Sampling(1.5, top_p=0.6), Sampling(1.5, min_p=0.4)], ids=str
+)
 def test_q_of_a_drawn_chain_is_the_heads_distribution_over_the_targets_ids_as_sampling_filters_it(sampling):
     target, ids = target_of(layers=8), [0, 1, 2, 5, 7, 11]
     config, state = eagle3(target, ids)

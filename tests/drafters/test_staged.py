@@ -24,7 +24,7 @@ from tests.helpers.toys import LoggedDraws, TableLM, plan_of, target_distributio
 
 PROMPT = (0, 1, 2, 0, 1)
 EXACT = 1e-12
-SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(0.0)]
+SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(1.3, min_p=0.6), Sampling(0.0)]
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
 
 

@@ -28,7 +28,7 @@ from tests.helpers.toys import RULE, TableLM, TreeDrafter, independent, without_
 SAMPLINGS = (
     Sampling(0.0),
     Sampling(),
-    Sampling(0.7, top_k=20, top_p=0.9),
+    Sampling(0.7, top_k=20, top_p=0.9, min_p=0.05),
     Sampling(1.3, top_k=20, draft_temperature=0.6, draft_top_k=0),
 )
 DRAFTERS = ("model", "lookup", "independent", "without", "scratch", "none")
@@ -153,7 +153,7 @@ def full_row(kind: str, tokens: tuple[int, ...]) -> np.ndarray:
 
 
 def distribution(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """Temperature, then top-k, then top-p, in numpy."""
+    """Temperature, then top-k, then top-p, then min-p, in numpy."""
     if sampling.temperature == 0:
         return np.eye(len(logits))[logits.argmax()]
     row = logits / sampling.temperature
@@ -164,6 +164,7 @@ def distribution(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
         order = np.argsort(-p)
         before = np.cumsum(p[order]) - p[order]
         p[order[before >= sampling.top_p]] = 0
+    p[p < sampling.min_p * p.max()] = 0
     return p / p.sum()
 
 

@@ -8,6 +8,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import (
     GenerationMixin,
+    MinPLogitsWarper,
     SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -51,7 +52,7 @@ ASKED = {
     "token_healing": True,
 }
 CASE = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.3}
-LAWS = [Sampling(0.0), Sampling(), Sampling(0.7), Sampling(1.3, 12, 0.9)]
+LAWS = [Sampling(0.0), Sampling(), Sampling(0.7), Sampling(1.3, 12, 0.9), Sampling(1.3, 12, 0.9, 0.2)]
 PROMPT = BenchPrompt("story", "one", (5, 9, 30))
 
 
@@ -83,7 +84,8 @@ def wanted(sampling):
     if not sampling.temperature:
         return []
     has = {TemperatureLogitsWarper: sampling.temperature != 1, TopKLogitsWarper: sampling.top_k}
-    return [kind for kind, is_needed in {**has, TopPLogitsWarper: sampling.top_p < 1}.items() if is_needed]
+    has |= {TopPLogitsWarper: sampling.top_p < 1, MinPLogitsWarper: sampling.min_p}
+    return [kind for kind, is_needed in has.items() if is_needed]
 
 
 @pytest.mark.parametrize("sampling", LAWS, ids=str)
@@ -203,3 +205,8 @@ def test_a_strangers_trace_shows_only_settings_that_exist():
 )
 def test_what_cannot_have_changed_a_text_of_this_sampling_is_left_out(sampling, names):
     assert set(unlike(asked_by(GenerationConfig(**CASE)), sampling)) == names
+
+
+def test_a_file_that_asks_for_this_min_p_asks_for_nothing_else():
+    asked = asked_by(GenerationConfig(min_p=0.1))
+    assert [set(unlike(asked, Sampling(min_p=min_p))) for min_p in (0.0, 0.1, 0.2)] == [{"min_p"}, set(), {"min_p"}]

@@ -34,7 +34,7 @@ EXACT, WRONG = 1e-12, 1e-2
 PROMPT = (0, 1, 2, 0, 1)
 SPECULATIVE, MATCH, TYPICAL = (RULES[name] for name in ("speculative_sampling", "sample_and_match", "typical"))
 KINDS = [independent, without, top]
-SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(0.0)]
+SAMPLINGS = [Sampling(), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(1.3, min_p=0.6), Sampling(0.0)]
 each = pytest.mark.parametrize("rule", [RULES[name] for name in TREE_RULES], ids=lambda rule: rule.name)
 lossless = pytest.mark.parametrize("rule", [SPECULATIVE, MATCH], ids=lambda rule: rule.name)
 

@@ -27,9 +27,11 @@ KNOBS = {
     "temperature": st.floats(0, MAX_TEMPERATURE),
     "top_k": st.integers(0, MAX_TOP_K),
     "top_p": st.floats(0, 1, exclude_min=True),
+    "min_p": st.floats(0, 1),
     "draft_temperature": st.none() | st.floats(0, MAX_TEMPERATURE),
     "draft_top_k": st.none() | st.integers(0, MAX_TOP_K),
     "draft_top_p": st.none() | st.floats(0, 1, exclude_min=True),
+    "draft_min_p": st.none() | st.floats(0, 1),
 } | {kind: st.sampled_from(names) for kind, names in NAMES.items()}
 GOOD = KNOBS | {"paused": st.booleans(), "stopped": st.booleans(), "pace": st.sampled_from(tuple(PACES))}
 ANYTHING = st.one_of(

@@ -62,9 +62,11 @@ def shown_at_once(monkeypatch):
         ("temperature", 0.3),
         ("top_k", 7),
         ("top_p", 0.6),
+        ("min_p", 0.2),
         ("draft_temperature", 0.3),
         ("draft_top_k", 7),
         ("draft_top_p", 0.6),
+        ("draft_min_p", 0.2),
         ("draft", "far"),
     ],
 )

@@ -163,7 +163,7 @@ def test_the_footer_says_why_the_text_ended(bench, changes, reason):
 def test_every_argument_of_run_is_in_force():
     target, draft = tiny_pair(chat=True)
     options = {"method": "prompt_lookup", "rule": "speculative_sampling", "temperature": 0.7, "top_k": 30}
-    options |= {"num_speculative_tokens": 3, "top_p": 0.9, "seed": 5, "max_new_tokens": 10, "chat": True}
+    options |= {"num_speculative_tokens": 3, "top_p": 0.9, "min_p": 0.05, "seed": 5, "max_new_tokens": 10, "chat": True}
     recorded = specviz.run("the fox and the fox", target=target, draft=draft, max_ngram=2, min_ngram=2, **options)
     request, in_force = recorded.header.request, recorded.steps[0].settings
     assert Request.from_dict(request) == replace(Request.from_dict(request), **options)

@@ -42,7 +42,7 @@ CASES = {
     "a bundled pair": PAIR,
     "a bundled pair, greedy": {**PAIR, "temperature": 0.0},
     "a bundled pair, top-k": {**PAIR, "temperature": 0.7, "top_k": 5},
-    "a sampling of the draft's own": {"draft_temperature": 0.4, "top_p": 0.9},
+    "a sampling of the draft's own": {"draft_temperature": 0.4, "top_p": 0.9, "min_p": 0.1},
     "K at most 1": {"num_speculative_tokens": 1},
     "a varying K": {**PAIR, "params": {"k_policy": "confidence"}},
     "a tree": {"method": "tree"},

@@ -15,6 +15,7 @@ FIELDS = {
     "k": ({"num_speculative_tokens": 0}, "k must be a whole number from 1 to 32 (got 0)"),
     "temperature": ({"temperature": math.nan}, "temperature must be a number from 0 to 5 (got nan)"),
     "top_p": ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1 (got 0.0)"),
+    "min_p": ({"min_p": 10}, "min_p must be a number from 0 to 1 (got 10)"),
     "length": ({"max_new_tokens": 4097}, "max_new_tokens must be a whole number from 1 to 4,096 (got 4097)"),
     "prompt": ({"prompt": ""}, "the prompt is empty; type at least one word"),
     "chat": ({"chat": 1}, "chat must be true or false (got 1)"),

@@ -19,6 +19,7 @@ from specviz.trace import (
     TraceWriter,
     UnknownEvent,
     dump_event,
+    event_dict,
     load_trace,
     parse_event,
     read_trace,
@@ -58,6 +59,15 @@ def test_gzip_bytes_do_not_depend_on_time_or_name(tmp_path: Path) -> None:
 def test_saving_leaves_no_other_file(tmp_path: Path) -> None:
     traces.chain().save(tmp_path / "runs" / "a.jsonl")
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a.jsonl"]
+
+
+def test_a_step_without_min_p_had_none_and_one_with_it_says_so() -> None:
+    *_, before, after, _ = traces.Builder().chain().chain(changed={"min_p": 0.1, "draft_min_p": 0.0}).finish().events()
+    assert "min_p" not in json.dumps(event_dict(before))
+    assert event_dict(after)["settings"]["min_p"] == 0.1
+    assert event_dict(after)["settings"]["draft_min_p"] == 0.0
+    assert [parse_event(event_dict(each)) for each in (before, after)] == [before, after]
+    assert before.settings.distribution != after.settings.distribution
 
 
 def test_each_event_is_one_line() -> None:

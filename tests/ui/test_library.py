@@ -107,6 +107,8 @@ def test_a_lossy_rule_is_told():
     [
         ({"top_p": 0.9}, " · top-p 0.9"),
         ({"top_k": 40}, " · top-k 40"),
+        ({"min_p": 0.1}, " · min-p 0.1"),
+        ({"draft_min_p": 0.1}, " · draft min-p 0.1"),
         ({"draft_temperature": 0.0}, " · draft temperature 0"),
         ({"rule": "typical"}, " · Typical acceptance"),
         ({"rule": "broken:<b>"}, " · broken:<b>"),
@@ -122,7 +124,8 @@ def test_whatever_is_not_as_usual_is_told(changed, told):
     assert library.entry(made, library_panel.usual_settings).title == usual + told
     if "params" not in changed:
         later = traces.Builder().chain().chain(changed=changed).finish()
-        before = {"top_p": "top-p 1", "top_k": "top-k 0", "rule": "Speculative sampling"}.get(next(iter(changed)), "")
+        usual_words = {"top_p": "top-p 1", "top_k": "top-k 0", "min_p": "min-p 0", "rule": "Speculative sampling"}
+        before = usual_words.get(next(iter(changed)), "")
         was = f" · {before} → {told.split()[-1]}" if before else told
         assert was[-9:] in library.entry(later).title, "and what it was before"
 

@@ -63,9 +63,11 @@ FIRST = {
     **{f"{name}.{param.name}": param.default for name, method in METHODS.items() for param in method.params},
     "target": "tiny-target",
     "top_p": 1.0,
+    "min_p": 0.0,
     "top_k": 0,
     "draft_temperature": None,
     "draft_top_p": None,
+    "draft_min_p": None,
     "draft_top_k": None,
     "max_new_tokens": 24,
     "stop": "",
@@ -405,7 +407,15 @@ def test_the_temperature_can_be_set_as_high_as_a_request_may_ask():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("k", 2), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5), ("draft_temperature", 0.5), ("draft_top_k", 5)],
+    [
+        ("k", 2),
+        ("temperature", 0.5),
+        ("top_k", 5),
+        ("top_p", 0.5),
+        ("min_p", 0.5),
+        ("draft_temperature", 0.5),
+        ("draft_top_k", 5),
+    ],
 )
 def test_a_live_number_is_in_force_from_the_next_step(page, registry, name, value):
     list(page.step(SESSION, *values()))

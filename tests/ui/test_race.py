@@ -385,6 +385,7 @@ def test_two_runs_of_one_prompt_are_told_by_what_differs(page):
         ({"seed": 8}, ["seed 5", "seed 8"]),
         ({"rule": "block_verification"}, ["rule its own", "rule Block verification"]),
         ({"top_p": 0.9, "max_new_tokens": 9}, ["top-p 1.0, tokens 12", "top-p 0.9, tokens 9"]),
+        ({"min_p": 0.1, "max_new_tokens": 9}, ["min-p 0.0, tokens 12", "min-p 0.1, tokens 9"]),
     ],
 )  # fmt: skip
 def test_two_runs_whose_titles_are_equal_are_told_apart(page, monkeypatch, changes, words):

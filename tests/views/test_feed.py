@@ -402,6 +402,13 @@ def test_a_target_that_reads_chains_only_says_so_on_the_stage():
         assert [words for role, words in context if role == "unused"] == expected
 
 
+def test_the_sampling_names_the_filters_that_are_on():
+    changes = {"top_k": 151_936, "top_p": 0.95, "min_p": 0.05, "draft_min_p": 0.0}
+    made = traces.Builder().chain().chain(changed=changes).finish()
+    said = [dict(step["context"])["sampling"] for step in whole(made)["steps"]]
+    assert said == ["temperature 1", "temperature 1, top-k 151936, top-p 0.95, min-p 0.05, draft min-p 0"]
+
+
 def test_the_rule_and_what_it_promises_are_named():
     (exact,) = [step["context"][0] for step in whole(traces.chain())["steps"] if "context" in step]
     assert exact == ["exact", "exact · Speculative sampling"]

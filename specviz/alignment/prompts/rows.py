@@ -230,7 +230,7 @@ def _read_sampled(values: object) -> dict[str, object]:
     needed = {"target", "temperature"}
     if not isinstance(values, dict) or not needed <= set(values) <= set(SAMPLED_FIELDS):
         raise SpecvizError(
-            f'needs "sampled" as an object with target, temperature, top_k and top_p {format_got(values)}'
+            f'needs "sampled" as an object with target, temperature, top_k, top_p and min_p {format_got(values)}'
         )
     try:
         request = Request(prompt="-", **values).validate()

@@ -9,12 +9,12 @@ from specviz.alignment.report import cells
 from specviz.alignment.report.parts import losing_slices, loss_words
 from specviz.alignment.summary import IGNORED, DraftSummary, Reason, Summary
 from specviz.analysis.rounds import is_far
+from specviz.request import Request
 from specviz.views import blocks
 from specviz.views.blocks import DetailsBlock, PageBlock, TableBlock, Words
 from specviz.views.explore.titles import join
 from specviz.views.words import label, percent, quantity, reveal
 
-OFF = {"top_k": 0, "top_p": 1}
 KEPT_WORDS = (
     "For the token in the target's text, the acceptance probability is min(1, q/p); for a drafted token, it is "
     "min(1, p/q). On average, either gives the agreement."
@@ -107,7 +107,7 @@ def _faults_words(summary: Summary) -> str:
 def sampling_words(summary: Summary) -> str:
     """The temperature, and the filters that are on."""
     values = summary.sampling
-    narrow = [name for name, off in OFF.items() if values.get(name, off) != off]
+    narrow = [name for name, off in Request.FILTERS.items() if values.get(name, off) != off]
     filters = [f"{name.replace('_', '-')} {values[name]:g}" for name in narrow]
     return ", ".join([f"temperature {values.get('temperature', 1):g}", *filters])
 

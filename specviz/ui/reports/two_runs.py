@@ -26,16 +26,13 @@ GONE = "this run is gone, or has written nothing yet: open it again from the lib
 MAY_DIFFER = {
     "seed": "seed",
     "rule": "rule",
-    "top_p": "top-p",
-    "top_k": "top-k",
     "k": "K",
-    "temperature": "temperature",
+    **{name: CHANGE_NAMES[name] for name in Request.ALL_SAMPLING},
     "max_new_tokens": "tokens",
     "target": "target",
     "draft": "draft",
     "params": "parameters",
     "stop": "stop texts",
-    **{name: CHANGE_NAMES[name] for name in Request.DRAFT_SAMPLING},
 }
 """The settings of a request in which two runs may differ, with their words."""
 
@@ -153,8 +150,8 @@ def _join(*words: str) -> str:
 
 def _differences(one: Trace, other: Trace) -> list[str]:
     """Words for each of two runs with one title: the settings in which they differ, else when they were made."""
-    left = one.header.request
-    right = other.header.request
+    left = {**Request.FILTERS, **one.header.request}
+    right = {**Request.FILTERS, **other.header.request}
     names = [name for name in MAY_DIFFER if left.get(name) != right.get(name)]
     if names:
         return [_list_settings(names, left), _list_settings(names, right)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specviz.checks.report import EXIT_WORDS
 from specviz.checks.statistics import round_up
+from specviz.request import RunSettings
 from specviz.views import blocks
 from specviz.views.blocks import (
     BarsBlock,
@@ -41,7 +42,7 @@ SAME = 1e-6  # distributions from rows in float32 that lie no farther apart are 
 SAMPLE = {
     "prompt_ids": [11, 42, 7],
     "ids": [5, 19, 23],
-    "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0},
+    "sampling": {"temperature": 1.0, **RunSettings.FILTERS},
 }
 
 

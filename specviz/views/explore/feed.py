@@ -48,6 +48,7 @@ from specviz.views.palette import palette, word_of
 from specviz.views.words import (
     ENDINGS,
     changes,
+    filter_words,
     headline,
     label,
     own_sampling,
@@ -358,11 +359,7 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
         words.append(("draft", model_words(settings.draft_model, draft)))
     if not facts_of(settings.method).is_plain:
         words.append(("method", title_of(settings.method, METHODS)))
-    sampling = [f"temperature {settings.temperature:g}"]
-    if settings.top_k:
-        sampling.append(f"top-k {settings.top_k}")
-    if settings.top_p < 1:
-        sampling.append(f"top-p {settings.top_p:g}")
+    sampling = [f"temperature {settings.temperature:g}", *filter_words(settings)]
     if draft_sampling := own_sampling(settings):
         sampling.append(draft_sampling)
     return [*words, ("sampling", ", ".join(sampling)), *_unused(models)]

@@ -67,6 +67,7 @@ def _title(trace: Trace, usual: Usual | None) -> str:
         _list_values(trace, lambda settings: f"{settings.temperature:g}", "temperature "),
         _list_values(trace, lambda settings: f"{settings.top_p:g}", "top-p ", usual="1"),
         _list_values(trace, lambda settings: str(settings.top_k), "top-k ", usual="0"),
+        _list_values(trace, lambda settings: f"{settings.min_p:g}", "min-p ", usual="0"),
         _list_values(trace, own_sampling),
         _rules(trace, usual),
     ]
