@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specviz.decoding.sampling import Sampling
 from specviz.settings import assets_dir
 from specviz.views.blocks import dump
 from specviz.views.live import live_words
@@ -47,8 +48,19 @@ def words() -> dict:
     return json.loads(dump(live_words()))
 
 
-def controls(k=4, temperature=1.0, top_k=0, top_p=1.0, draft="fable-draft") -> dict:
-    return {"k": k, "temperature": temperature, "top_k": top_k, "top_p": top_p, "draft_model": draft}
+def controls(k=4, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, draft="fable-draft") -> dict:
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    return {"k": k, **sampling, "draft_model": draft}
+
+
+def sampling_of(sampling: Sampling) -> dict:
+    """The sampling as the engine takes it."""
+    return {
+        "temperature": sampling.temperature,
+        "topK": sampling.top_k,
+        "topP": sampling.top_p,
+        "minP": sampling.min_p,
+    }
 
 
 def asked_run(prompt: str, *changes: tuple[int, dict], seed=0, max_new_tokens=48, **first) -> dict:

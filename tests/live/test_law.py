@@ -4,12 +4,13 @@ import pytest
 
 from specviz.decoding.sampling import Sampling
 from tests.helpers.toys import TableLM, target_distribution, total_variation
-from tests.live.engine import ask
+from tests.live.engine import ask, sampling_of
 
 PROMPT = (0, 1, 2, 0, 1)
 EXACT = 1e-6  # rows are float32
 WRONG = 1e-2
-SAMPLINGS = [Sampling(), Sampling(0.7), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(0.0)]
+FILTERED = [Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(1.3, min_p=0.6)]
+SAMPLINGS = [Sampling(), Sampling(0.7), *FILTERED, Sampling(0.0)]
 TARGET, *DRAFTS = (TableLM(seed) for seed in (1, 2, 3))
 MIXED = [(2, 0), (0, 0), (3, 1), (1, 0)]
 EOS = 2
@@ -27,7 +28,7 @@ def order(plans, *, sampling=SAMPLINGS[0], num_tokens=4, eos=None, broken=None, 
         "target": target,
         "drafts": drafts,
         "plans": [{"k": k, "draft": draft} for k, draft in plans],
-        "sampling": {"temperature": sampling.temperature, "topK": sampling.top_k, "topP": sampling.top_p},
+        "sampling": sampling_of(sampling),
         "prompt": PROMPT,
         "limits": {"maxNewTokens": num_tokens, "eos": eos},
         "broken": broken,
@@ -44,7 +45,7 @@ def distances(orders):
         mine = {tuple(map(int, text.split())): chance for text, chance in found}
         assert abs(sum(mine.values()) - 1) < EXACT
         limits, values = each["limits"], each["sampling"]
-        sampling = Sampling(values["temperature"], values["topK"], values["topP"])
+        sampling = Sampling(*(values[name] for name in ("temperature", "topK", "topP", "minP")))
         room = each["target"]["contextLimit"] - len(PROMPT)
         texts = target_distribution(TARGET, PROMPT, min(limits["maxNewTokens"], room), sampling)
         right = {}

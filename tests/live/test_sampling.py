@@ -8,7 +8,7 @@ import torch
 
 from specviz.decoding.draws import _ROLES, Seeded
 from specviz.decoding.sampling import Sampling
-from tests.live.engine import ask, numbers
+from tests.live.engine import ask, numbers, sampling_of
 
 CLOSE = 1e-6  # probabilities
 ON_THE_EDGE = 1e-6  # so near to 1 - top_p, a sum of floats may lie on its other side
@@ -16,6 +16,7 @@ SEEDS = (0, 1, 2**32 - 1, 2**32, 2**53 - 1)
 TEMPERATURES = (0.0, 0.01, 0.3, 1.0, 2.5)
 TOP_K = (0, 1, 2, 5, 40, 10_000)
 TOP_P = (1.0, 0.9, 0.5, 0.1, 0.0)
+MIN_P = (0.0, 0.1, 1.0)
 
 
 def test_a_draw_has_the_u_of_python():
@@ -55,22 +56,26 @@ def dropped(row, sampling):
     return Sampling(sampling.temperature, sampling.top_k).probs(wide).sort().values.cumsum(0).numpy()
 
 
+def ratios(row, sampling):
+    """The probabilities as shares of the largest one, in float64, as min-p compares them."""
+    p = Sampling(sampling.temperature).probs(torch.from_numpy(row.astype(np.float64))).numpy()
+    return p / p.max()
+
+
 def clear_cases():
-    """Rows with samplings, but for those where a sum lies on the edge of top-p to seven digits."""
-    for row, (temperature, top_k, top_p) in product(rows(), product(TEMPERATURES, TOP_K, TOP_P)):
-        row, sampling = row.astype(np.float32), Sampling(temperature, top_k, top_p)
-        is_clear = np.abs(dropped(row, sampling) - (1 - top_p)).min() > ON_THE_EDGE
-        if top_p in (0.0, 1.0) or temperature == 0 or is_clear:
+    """Rows with samplings, but for those where a sum or a ratio lies on the edge of a filter to six digits."""
+    for row, (temperature, top_k, top_p, min_p) in product(rows(), product(TEMPERATURES, TOP_K, TOP_P, MIN_P)):
+        row, sampling = row.astype(np.float32), Sampling(temperature, top_k, top_p, min_p)
+        has_clear_sums = np.abs(dropped(row, sampling) - (1 - top_p)).min() > ON_THE_EDGE
+        has_clear_ratios = np.abs(ratios(row, sampling) - min_p).min() > ON_THE_EDGE
+        if temperature == 0 or ((top_p in (0.0, 1.0) or has_clear_sums) and (min_p in (0.0, 1.0) or has_clear_ratios)):
             yield row, sampling
 
 
 def test_a_row_of_logits_has_the_probabilities_of_sampling():
     """Where equal logits lie on both sides of top-p's edge, torch's sort decides which of them stay."""
     cases = [*clear_cases()]
-    asked = [
-        {"logits": row.tolist(), "sampling": {"temperature": each.temperature, "topK": each.top_k, "topP": each.top_p}}
-        for row, each in cases
-    ]
+    asked = [{"logits": row.tolist(), "sampling": sampling_of(each)} for row, each in cases]
     num_divided = 0
     for (row, sampling), packed in zip(cases, ask("probabilities", asked=asked), strict=True):
         mine, right = numbers(packed), sampling.probs(torch.from_numpy(row)).numpy()

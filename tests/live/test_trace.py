@@ -37,6 +37,7 @@ def chain_runs():
     yield asked_run(STORY, k=0, max_new_tokens=12)
     yield asked_run(STORY, k=12, temperature=0.0, max_new_tokens=30)
     yield asked_run(STORY, k=1, temperature=0.7, top_k=20, top_p=0.9, max_new_tokens=30)
+    yield asked_run(STORY, (4, controls(k=3)), k=3, min_p=0.2, max_new_tokens=30)
     yield asked_run(STORY, k=3, temperature=0.01, draft=DRAFTS[2], max_new_tokens=30)
     yield asked_run(STORY, k=5, temperature=2.5, top_p=0.5, draft=DRAFTS[1], max_new_tokens=30)
     changed = (3, controls(k=8)), (5, controls(k=0)), (7, controls(k=2, draft=DRAFTS[1], temperature=0.0))
@@ -63,6 +64,7 @@ def random_controls(generator):
         temperature=generator.choice((0.0, 0.01, 0.3, 0.7, 1.0, 1.0, 1.5, 5.0)),
         top_k=generator.choice((0, 0, 1, 2, 5, 40, 4_096)),
         top_p=generator.choice((1.0, 1.0, 0.95, 0.5, 0.1, 0.0)),
+        min_p=generator.choice((0.0, 0.0, 0.01, 0.1, 0.5, 1.0)),
         draft=generator.choice(DRAFTS),
     )
 
@@ -158,7 +160,7 @@ def test_the_runs_end_in_every_way_and_change_all_that_may_change(page):
     traces = [read_trace(each["file"].encode()) for _, each in page]
     assert {trace.footer.reason for trace in traces} == {"length", "eos", "context"}
     changed = {name for trace in traces for step in trace.steps for name in step.changed}
-    assert changed == {"k", "temperature", "top_k", "top_p", "draft_model"}
+    assert changed == {"k", "temperature", "top_k", "top_p", "min_p", "draft_model"}
     assert {token.kind for trace in traces for token in trace.tokens} == {"accepted", "resampled", "bonus", "plain"}
     assert max(step.truncated for trace in traces for step in trace.steps) > 0
 
@@ -227,8 +229,8 @@ def distant(found):
 SAMPLINGS = (
     {"temperature": 1.0},
     {"temperature": 0.0},
-    {"temperature": 0.7, "top_k": 20, "top_p": 0.9},
-    {"temperature": 1.5, "top_p": 0.6},
+    {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 1.5, "min_p": 0.3},
 )
 
 
@@ -270,6 +272,7 @@ def test_the_header_and_the_models_are_those_of_python():
         "temperature": 0.7,
         "top_k": 9,
         "top_p": 0.8,
+        "min_p": 0.1,
         "seed": 2**53 - 1,
         "max_new_tokens": 2,
     }

@@ -16,7 +16,7 @@ def of_page(*asked):
     return [read_trace(each["file"].encode()) for each in runs([*asked])]
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}], ids=str)
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.05}], ids=str)
 def test_every_k_costs_what_it_costs_python(sampling):
     same = {"k": 4, "seed": 3, "max_new_tokens": 40, **sampling}
     (mine,) = of_page(asked_run(PROMPTS[0], **same))

@@ -15,12 +15,12 @@ import { wordsOf } from './words_of.js';
 /** @import { Told } from './worker.js' */
 
 const PACES = { ...REPLAY, full: 0 };               // milliseconds between two steps
-const FIRST = { k: 4, seed: 5, max_new_tokens: 128, pace: 'normal' };
+const FIRST = { k: 4, min_p: 0, seed: 5, max_new_tokens: 128, pace: 'normal' };
 const MOST_PROMPT = 4000;                           // characters, of which the target reads about a thousand tokens
-const SHARED = ['prompt', 'k', 'temperature', 'top_k', 'top_p', 'draft_model', 'seed', 'max_new_tokens'];
+const SHARED = ['prompt', 'k', 'temperature', 'top_k', 'top_p', 'min_p', 'draft_model', 'seed', 'max_new_tokens'];
 /** @type {Record<string, { least: number, most: number, whole: boolean }>} */
 const NUMBERS = {
-  temperature: { least: 0, most: 5, whole: false }, top_p: { least: .01, most: 1, whole: false }, top_k: { least: 0, most: 4096, whole: true },
+  temperature: { least: 0, most: 5, whole: false }, top_p: { least: .01, most: 1, whole: false }, min_p: { least: 0, most: 1, whole: false }, top_k: { least: 0, most: 4096, whole: true },
   seed: { least: 0, most: 4294967295, whole: true }, max_new_tokens: { least: 1, most: 512, whole: true },
 };
 
@@ -109,8 +109,8 @@ class Live {
 
   // What counts from the next step on.
   inForce() {
-    const { k, temperature, top_k, top_p, pace } = this.values;
-    return { controls: { k, temperature, top_k, top_p, draft_model: this.draft }, pause: PACES[pace] };
+    const { k, temperature, top_k, top_p, min_p, pace } = this.values;
+    return { controls: { k, temperature, top_k, top_p, min_p, draft_model: this.draft }, pause: PACES[pace] };
   }
 
   // A draft that is not there yet is brought while the run goes on with the one before.
@@ -260,7 +260,7 @@ function Bar({ live }) {
       <${Count} live=${live} name="temperature" words="Temperature" />
       <${Choice} live=${live} name="pace" words="Pace" options=${Object.keys(PACES).map((pace) => [pace, pace])} />
       <details class="sv-live-more"><summary>More</summary><div><${Count} live=${live} name="seed" words="Seed" /><${Count} live=${live} name="max_new_tokens" words="New tokens" />
-        <${Count} live=${live} name="top_k" words="Top-k (0: all)" /><${Count} live=${live} name="top_p" words="Top-p (1: all)" />
+        <${Count} live=${live} name="top_k" words="Top-k (0: all)" /><${Count} live=${live} name="top_p" words="Top-p (1: all)" /><${Count} live=${live} name="min_p" words="Min-p (0: all)" />
         <${Button} words="Copy link" title="this page with this prompt and these settings" onClick=${() => live.share()} /><span class="sv-live-said" role="status">${said}</span>
         <${Button} words="Save trace" title="this run as a file that specviz opens" disabled=${!live.events.length} onClick=${() => live.save()} /></div></details></div>
     <p class="sv-live-note" hidden=${!note}>${note}</p>

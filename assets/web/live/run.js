@@ -6,9 +6,9 @@ import { Recorder } from './trace.js';
 /** @import { Llama } from './forward.js' */
 /** @import { Tokenizer } from './tokenizer.js' */
 
-const CHANGING = ['k', 'temperature', 'top_k', 'top_p', 'draft_model'];
+const CHANGING = ['k', 'temperature', 'top_k', 'top_p', 'min_p', 'draft_model'];
 
-/** @typedef {{ k: number, temperature: number, top_k: number, top_p: number, draft_model: string }} Controls what may change while tokens flow */
+/** @typedef {{ k: number, temperature: number, top_k: number, top_p: number, min_p: number, draft_model: string }} Controls what may change while tokens flow */
 /** @typedef {{ prompt: string, seed: number, max_new_tokens: number }} Asked */
 /** @typedef {{ models: Map<string, Llama>, tokenizer: Tokenizer, template: LiveTemplate, environment: Record<string, string> }} Loaded template: what a trace of this page always holds */
 
@@ -33,7 +33,7 @@ export function* runEvents(asked, read, { models, tokenizer, template, environme
     }
     const waited = before ? performance.now() - left : 0, { value: step } = steps.next();
     const changed = before ? CHANGING.filter((name) => controls[name] !== before[name]) : [];
-    const stepSettings = { ...template.settings, ...controls, target: template.target };
+    const stepSettings = { ...template.settings, ...controls, min_p: controls.min_p || undefined, target: template.target };
     const record = recorder.record(step, { settings: stepSettings, sampling: samplingOf(controls), changed, waited });
     before = { ...controls };
     finish = step.finish;
@@ -44,7 +44,7 @@ export function* runEvents(asked, read, { models, tokenizer, template, environme
 }
 
 /** @param {Controls} controls */
-const samplingOf = ({ temperature, top_k: topK, top_p: topP }) => ({ temperature, topK, topP });
+const samplingOf = ({ temperature, top_k: topK, top_p: topP, min_p: minP }) => ({ temperature, topK, topP, minP });
 
 /** @param {string} name @param {Llama} model @param {string} sha */
 const modelInfo = (name, model, sha) => ({

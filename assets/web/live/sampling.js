@@ -1,6 +1,6 @@
-// sampling.js: turns logits into probabilities, the target's p and the draft's q alike: temperature, then top-k, then top-p.
+// sampling.js: turns logits into probabilities, the target's p and the draft's q alike: temperature, then top-k, then top-p, then min-p.
 
-/** @typedef {{ temperature: number, topK: number, topP: number }} Sampling temperature 0: the most likely token has all; topK 0 and topP 1: no limit */
+/** @typedef {{ temperature: number, topK: number, topP: number, minP: number }} Sampling temperature 0: the most likely token has all; topK 0, topP 1 and minP 0: no limit */
 
 /** @param {Float32Array} row */
 export function mostLikely(row) {
@@ -19,12 +19,13 @@ export function softmax(logits) {
 }
 
 /** @param {Float32Array} logits @param {Sampling} sampling @returns {Float32Array} */
-export function probabilities(logits, { temperature, topK, topP }) {
+export function probabilities(logits, { temperature, topK, topP, minP }) {
   const best = mostLikely(logits);
   if (temperature === 0) return Float32Array.from(logits, (_, token) => Number(token === best));
   const scaled = temperature === 1 ? logits.slice() : logits.map((logit) => (logit - logits[best]) / temperature);
   if (topK > 0 && topK < scaled.length) keepLargest(scaled, topK);
   if (topP < 1) keepNucleus(scaled, topP);
+  if (minP > 0) keepLikely(scaled, minP);
   return softmax(scaled);
 }
 
@@ -46,4 +47,11 @@ function keepNucleus(logits, topP) {
     if (sum > 1 - topP) return;
     logits[token] = -Infinity;
   }
+}
+
+// Drops the tokens less likely than minP times the most likely one, as float32 has that product.
+/** @param {Float32Array} logits @param {number} minP */
+function keepLikely(logits, minP) {
+  const probs = softmax(logits), least = Math.fround(Math.fround(minP) * probs[mostLikely(probs)]);
+  probs.forEach((prob, token) => { if (prob < least) logits[token] = -Infinity; });
 }

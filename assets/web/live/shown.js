@@ -157,13 +157,14 @@ export class Shown {
   }
 
   #changes({ settings, changed }) {
-    return changed.map((name) => `${this.words.changes[name]} ${label(brief(this.#before.settings[name]))} → ${label(brief(settings[name]))}`);
+    return changed.map((name) => `${this.words.changes[name]} ${label(brief(this.#before.settings[name] ?? 0))} → ${label(brief(settings[name] ?? 0))}`);
   }
 
   // Roles and the parts at work: the promise, the models with their sizes, the sampling.
   /** @returns {[string, string][]} */
-  #context({ target, draft_model: draft, temperature, top_k: topK, top_p: topP }) {
-    const sampling = [`temperature ${brief(temperature)}`, topK ? `top-k ${topK}` : '', topP < 1 ? `top-p ${brief(topP)}` : ''].filter(Boolean).join(', ');
+  #context({ target, draft_model: draft, temperature, top_k: topK, top_p: topP, min_p: minP = 0 }) {
+    const filters = [topK ? `top-k ${topK}` : '', topP < 1 ? `top-p ${brief(topP)}` : '', minP ? `min-p ${brief(minP)}` : ''];
+    const sampling = [`temperature ${brief(temperature)}`, ...filters].filter(Boolean).join(', ');
     return [['exact', this.words.promise], ['target', this.words.models[target]], ['draft', this.words.models[draft]], ['sampling', sampling]];
   }
 }

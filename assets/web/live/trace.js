@@ -50,6 +50,7 @@ function sums(p, q) {
  * @property {number} temperature
  * @property {number} top_k
  * @property {number} top_p
+ * @property {number} [min_p] missing: 0
  * @property {string} target
  * @property {string | null} draft_model
  */
@@ -100,7 +101,7 @@ export class Recorder {
 
   /** @param {Step} step @param {Sampling} sampling */
   #positions({ drafted, logits, probs, checks, numAccepted, final, token }, sampling) {
-    const isPlain = sampling.temperature === 1 && sampling.topK === 0 && sampling.topP >= 1;
+    const isPlain = sampling.temperature === 1 && sampling.topK === 0 && sampling.topP >= 1 && sampling.minP === 0;
     const raw = (row, behind) => (isPlain ? row : softmax(behind));
     const judged = checks.map((check, node) => {
       const { token: proposed, q, logits: drawn } = drafted[node], emitted = check.accepted ? proposed : token;
