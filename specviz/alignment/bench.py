@@ -70,7 +70,8 @@ def _time_recorded(
     contender: Contender, prompts: Sequence[BenchPrompt], num_tokens: int, seed: int
 ) -> dict[str, float]:
     """Seconds per token of recorded runs."""
-    samples = [contender(BenchTask(prompt, Sampling(), seed, num_tokens)) for prompt in prompts]
+    tasks = [BenchTask(prompt, Sampling(), seed, num_tokens, ends=True) for prompt in prompts]
+    samples = [contender(task) for task in tasks]
     seconds = sum(sample.seconds for sample in samples)
     return {RECORDED: seconds / sum(sample.num_tokens for sample in samples)}
 

@@ -134,7 +134,10 @@ def _try(
     with_draft = f"specviz, {active.setup.method.name}"
     plain = f"specviz, {BASELINE}"
     most = tokens_per_call([sample for sample in samples if sample.contender == with_draft])
-    answer = timings_of(samples, attrgetter("seconds")).compare(with_draft, plain, most=most)
+    # Drawn texts may end at different tokens: the time of an answer counts per token.
+    answer = timings_of(samples, lambda sample: 1 / sample.tokens_per_s).compare(
+        with_draft, plain, most=most
+    )
     first = timings_of(samples, attrgetter("first_seconds")).compare(with_draft, plain)
     asked = _quicker_runs(samples, with_draft)
     alone = _quicker_runs(samples, plain)

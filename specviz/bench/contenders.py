@@ -1,7 +1,8 @@
 """Contenders side by side: specviz with and without a draft, and transformers' own generate with and without one.
 
-All run in one process, in rounds on every prompt, on equal token counts; end tokens are ignored. On models of a few
-million parameters a ratio measures the overhead of the frameworks more than the method.
+All run in one process, in rounds on every prompt. A task is the prompt's own text up to an end token, as a run's is, or
+a number of tokens whatever they are. On models of a few million parameters a ratio measures the overhead of the
+frameworks more than the method.
 """
 
 import math
@@ -95,6 +96,10 @@ class BenchTask:
     sampling: Sampling
     seed: int
     num_tokens: int
+    ends: bool = False  # whether the text ends at an end token: then num_tokens is the most
+
+    def eos_ids(self, target: LoadedModel) -> frozenset[int]:
+        return target.text.eos_ids if self.ends else frozenset()
 
 
 Contender = Callable[[BenchTask], TimedGeneration]
@@ -124,7 +129,11 @@ def specviz_contender(
         seen = []
         calls = 0
         steps = speculate(
-            job.prompt.ids, lambda: plan, Seeded(job.seed), max_new_tokens=job.num_tokens
+            job.prompt.ids,
+            lambda: plan,
+            Seeded(job.seed),
+            max_new_tokens=job.num_tokens,
+            eos_ids=job.eos_ids(target),
         )
         followed = recorder.follow(steps, settings) if is_recorded else _unrecorded(steps)
         started = clock()
@@ -213,7 +222,7 @@ def transformers_contender(target: LoadedModel, draft: LoadedModel | None, k: in
             seen.append((clock(), ids.shape[1]))
             return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # never stops
 
-        settings = settings_for(job.sampling, job.num_tokens)
+        settings = settings_for(job.sampling, job.num_tokens, job.eos_ids(target))
         torch.manual_seed(job.seed)
         ids = torch.tensor([job.prompt.ids], device=target.model.device)
         started = clock()
@@ -247,11 +256,12 @@ def run_bench(
 ) -> Iterator[TimedGeneration]:
     """Yields samples as they are measured: a round for every repeat, prompt and temperature.
 
-    In a round every contender runs twice. A first round warms up and is not reported.
+    In a round every contender runs twice. A first round warms up and is not reported. A text ends at an end token: what
+    follows would be another text, of any kind.
     """
     jobs = [BenchTask(prompts[0], Sampling(temperatures[-1]), 0, min(num_tokens, 16))]
     for repeat, prompt, temperature in product(range(repeats), prompts, temperatures):
-        jobs.append(BenchTask(prompt, Sampling(temperature), repeat, num_tokens))
+        jobs.append(BenchTask(prompt, Sampling(temperature), repeat, num_tokens, ends=True))
     for turn in turns(len(contenders), len(jobs) - 1):
         started = time.process_time()
         sample = contenders[turn.contender](jobs[turn.round])
@@ -271,7 +281,7 @@ def measure_lines(
 
     about: lines on what is measured; the first gets the amounts.
     """
-    yield f"{about[0]}, {len(prompts)} prompts x {repeats} repeats x {num_tokens} tokens"
+    yield f"{about[0]}, {len(prompts)} prompts x {repeats} repeats x up to {num_tokens} tokens"
     yield from about[1:]
     started = time.perf_counter()
     measured = run_bench(

@@ -165,17 +165,21 @@ def llama_contender(target: LoadedModel, draft: LoadedModel, k: int, room: int) 
         assert job.sampling.temperature == 0, "this loop draws nothing"
         text = list(job.prompt.ids)
         end = len(text) + job.num_tokens
+        eos_ids = job.eos_ids(target)
         seen: list[tuple[float, int]] = []  # when each step ended, and the length of the text then
         started = time.perf_counter()
         large.text = []
         small.text = []
-        while len(text) < end:
+        while len(text) < end and not (seen and text[-1] in eos_ids):
             drafted: list[int] = []
             while len(drafted) < min(k, end - len(text) - 1):
                 drafted += small.likeliest([*text, *drafted], 1)
             target_tokens = large.likeliest([*text, *drafted], len(drafted) + 1)
             num_accepted = common_prefix(drafted, target_tokens, len(drafted))
-            text += target_tokens[: num_accepted + 1]
+            for token in target_tokens[: num_accepted + 1]:
+                text.append(token)
+                if token in eos_ids:
+                    break
             seen.append((time.perf_counter(), len(text)))
         return make_sample(NAME, job, text, seen, started)
 

@@ -113,7 +113,7 @@ def _add_one_k(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_amounts(parser: argparse.ArgumentParser) -> None:
-    words = "new tokens per run (default: %(default)s)"
+    words = "most new tokens per run (default: %(default)s)"
     parser.add_argument("--num-tokens", type=positive, default=64, help=words)
     words = "runs of every prompt (default: %(default)s)"
     parser.add_argument("--repeats", type=positive, default=3, help=words)

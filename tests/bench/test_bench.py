@@ -22,8 +22,10 @@ from specviz.bench.contenders import (
     run_bench,
     specviz_contender,
     summarise,
+    tokens_per_call,
     transformers_contender,
 )
+from specviz.bench.report import prompts_for
 from specviz.cli.output import output
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
@@ -31,7 +33,9 @@ from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
 from specviz.request import Request
 from specviz.session.setup import gather
+from specviz.session.whole_run import activate, whole_run
 from specviz.session.workbench import Workbench
+from specviz.trace.metrics import metrics
 from tests.helpers.printed_text import lines_during
 from tests.helpers.runs import begin, make_steps
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
@@ -55,7 +59,7 @@ def sample(contender, prompt, rate, *, temperature=1.0, **changes):
 
 @pytest.fixture(scope="module")
 def models():
-    """Target and draft with an end token, which measurements ignore."""
+    """Target and draft with an end token, at which only a task that ends stops."""
     pool, tokenizer = ModelPool(10**9), tiny_tokenizer()
     made = [tiny("llama", vocab_size=len(tokenizer), layers=layers, seed=layers) for layers in (2, 1)]
     return [pool.load((model, tokenizer)) for model in made]
@@ -171,6 +175,27 @@ def test_all_contenders_write_as_many_tokens_as_were_asked_for(contenders, tempe
 def test_at_temperature_0_all_contenders_write_the_same_text(contenders):
     texts = {contender(job(PROMPTS[1], 0.0, num_tokens=40)).tokens for contender in contenders}
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_text_of_the_bench_ends_where_a_run_ends(temperature):
+    """A sum, which the bundled target has written out before 64 tokens; the next text would count for its kind."""
+    pool = ModelPool(10**9)
+    pair = pool.load("fable-target"), pool.load("fable-draft", as_draft=True)
+    prompt = next(each for each in prompts_for(pair[0]) if each.kind == "arithmetic")
+    made = [specviz_contender(gather(METHODS[name], {}, *pair), 4) for name in ("draft_model", "none")]
+    made += [transformers_contender(pair[0], draft, 4) for draft in (None, pair[1])]
+    samples = [*run_bench(made, [prompt], temperatures=[temperature], num_tokens=64, repeats=1)]
+    names = {"target": pair[0].name, "draft": pair[1].name, "temperature": temperature, "max_new_tokens": 64}
+    recorded = whole_run(activate(Request(prompt_ids=prompt.ids, **names), pool))
+    assert recorded.footer.reason == "eos"
+    assert len(recorded.tokens) < 64
+    for one in samples:
+        assert [token in pair[0].text.eos_ids for token in one.tokens].index(True) == one.num_tokens - 1
+        if temperature == 0 or one.contender == DRAFT:
+            assert one.tokens == tuple(token.id for token in recorded.tokens)
+    ours = [one for one in samples if one.contender == DRAFT]
+    assert tokens_per_call(ours) == metrics(recorded)["tokens_per_target_call"]
 
 
 def test_without_a_draft_there_is_one_call_per_token(contenders):

@@ -180,6 +180,12 @@ def test_its_text_and_its_steps_are_those_of_our_engine():
         job = BenchTask(prompt, Sampling(0.0), 0, 30)
         one, other = loop(job), ours(job)
         assert (one.tokens, one.target_calls, one.num_first) == (other.tokens, other.target_calls, other.num_first)
+    pair[0].text.eos_ids = frozenset(other.tokens[9:10])
+    ended = replace(job, ends=True)
+    one, other = loop(ended), ours(ended)
+    assert (one.tokens, one.target_calls) == (other.tokens, other.target_calls)
+    assert one.tokens[-1] in pair[0].text.eos_ids
+    assert one.num_tokens <= 10
 
 
 @needs_llama_cpp
