@@ -131,7 +131,7 @@ def align_steps(
             job_folder = JobFolder(folder, job, overwrite=overwrite)
             job_run = _JobRun(job_folder, rows, models, batch, run_each)
             yield from job_run.steps(costs, keep_parts=keep_parts)
-    result = Alignment(outputs.read_summary(folder / "summary.json"), folder, home)
+    result = Alignment(outputs.read_summary(folder / "summary.json"), folder, models[0], home)
     yield Progress("done", num_rows, num_rows, job_run.num_tokens, result=result)
 
 

@@ -22,7 +22,7 @@ from specviz.alignment.report.sections import report_page
 from specviz.alignment.report.texts import TextView, read_texts
 from specviz.alignment.summary import VERSION, Summary
 from specviz.alignment.tables.columns import COLUMNS, SLICES, schema_of, to_arrow
-from specviz.alignment.types import ShardTables
+from specviz.alignment.types import ModelIdentity, ShardTables
 from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.trace.export import escape_formula
@@ -40,6 +40,7 @@ class Alignment:
 
     summary: Summary
     folder: Path  # holds the tables, summary.json and report.html
+    target: ModelIdentity = field(repr=False)
     _home: TemporaryDirectory | None = field(default=None, repr=False)
     """A temporary folder, which is removed with this object."""
 

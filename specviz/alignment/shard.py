@@ -208,13 +208,16 @@ def _read(
 ) -> list[list[Numbers]]:
     """The target's numbers, then each draft's, for every text.
 
-    Every model reads once; texts of similar length are read together, for little padding. Drafts that are no models
-    read one text at a time.
+    Every model reads once. Drafts that are no models read one text at a time.
     """
     texts = [TextIds(row_text.prompt_ids, row_text.ids) for row_text in written]
     models = [draft for draft in drafts if isinstance(draft, LoadedModel)]
     proposers = [draft for draft in drafts if isinstance(draft, Proposer)]
-    read = _read_models(target, models, texts, sampling, batch)
+
+    def measure(few: Sequence[TextIds]) -> list[list[Numbers]]:
+        return measure_texts(target, models, few, sampling)
+
+    read = read_in_groups(measure, texts, target, batch)
     if not proposers:
         return read
 
@@ -235,23 +238,18 @@ def _read(
     return measured
 
 
-def _read_models(
-    target: LoadedModel,
-    drafts: Sequence[LoadedModel],
+def read_in_groups(
+    measure: Callable[[Sequence[TextIds]], list[Result]],
     texts: Sequence[TextIds],
-    sampling: Sampling,
+    target: LoadedModel,
     batch: int,
-) -> list[list[Numbers]]:
+) -> list[Result]:
+    """What `measure` makes of each text, in order; texts of similar length are read together, for little padding."""
     most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
-
-    def measure(few: Sequence[TextIds]) -> list[list[Numbers]]:
-        return measure_texts(target, drafts, few, sampling)
-
-    measured: dict[int, list[Numbers]] = {}
+    measured: dict[int, Result] = {}
     for places in _group_by_length(texts, batch, most):
         group = [texts[place] for place in places]
-        numbers = in_batches(measure, group, len(group))
-        measured |= zip(places, numbers, strict=True)
+        measured |= zip(places, in_batches(measure, group, len(group)), strict=True)
     return [measured[place] for place in range(len(texts))]
 
 

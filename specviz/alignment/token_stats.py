@@ -3,7 +3,8 @@
 Every model reads the texts once (`score.read`). Rows are taken in blocks that fit a processor's cache.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,19 +29,28 @@ def measure_texts(
 
     Raises SpecvizError where a model's logits hold nan.
     """
+    return measure_rows(target, drafts, texts, partial(_numbers, sampling=sampling))
+
+
+def measure_rows(
+    target: LoadedModel,
+    drafts: Sequence[LoadedModel],
+    texts: Sequence[TextIds],
+    numbers: Callable[[ScoredRows], list[dict[str, Tensor]]],
+) -> list[list[Numbers]]:
+    """The columns that `numbers` makes of R rows, several columns [R, ...] per model, for every text in order."""
     text_numbers: list[np.ndarray] = []  # by block: the text of each row
-    blocks_by_model: list[list[Numbers]] = [[] for _ in (target, *drafts)]
+    columns_by_block: list[list[Numbers]] = []  # then by model
     for rows in read(target, drafts, texts):
         for block in _split(rows):
             give_way()
             text_numbers.append(block.text.cpu().numpy())
-            for columns, own_blocks in zip(_numbers(block, sampling), blocks_by_model, strict=True):
-                own_blocks.append(to_arrays(columns))
+            columns_by_block.append([to_arrays(columns) for columns in numbers(block)])
     text_of_row = np.concatenate(text_numbers)
     order = np.argsort(text_of_row, kind="stable")
     bounds = np.flatnonzero(np.diff(text_of_row[order])) + 1
     measured: list[list[Numbers]] = [[] for _ in texts]
-    for own_blocks in blocks_by_model:
+    for own_blocks in zip(*columns_by_block, strict=True):
         for own in measured:
             own.append({})
         for name, values in join_pieces(own_blocks).items():

@@ -28,7 +28,7 @@ from specviz.cli.help import add_chat_options, add_k, add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
-from specviz.request import DEFAULT_K
+from specviz.request import DEFAULT_K, check_whole
 from specviz.views.terminal import escape
 from specviz.views.words import quantity
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from specviz.alignment.tables.compare import Change
     from specviz.analysis.costs import Costs
 
+NUM_PROBS = 32  # of a place in a training row
+MOST_PROBS = 4096
 SHOWN_LINES = 5  # of what was refused
 NOT_KNOWN = "not known"
 SIGNIFICANCE = {None: NOT_CALLED, False: "not significant", True: "significant"}
@@ -105,8 +107,13 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words
     )
-    words = "write the texts as JSON lines to train on, with a weight for each token"
+    words = (
+        "write the texts as JSON lines to train on: the target's probabilities at every place, and how often the "
+        "draft is rejected there"
+    )
     parser.add_argument("--export-rows", type=output, metavar="OUT", help=words)
+    words = "the likeliest tokens that a row holds for each place; 0: none (default: %(default)s)"
+    parser.add_argument("--export-probs", type=int, default=NUM_PROBS, metavar="N", help=words)
     words = "summary.json of an older job to compare with"
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help=words)
 
@@ -140,6 +147,7 @@ def _run(options: argparse.Namespace) -> int:
     costs = None if options.costs is None else read_costs(options.costs)
     if options.no_costs:
         costs = {}
+    check_whole("--export-probs", options.export_probs, 0, MOST_PROBS)
     from specviz.alignment import outputs
     from specviz.alignment.prompts import open_prompts
 
@@ -172,8 +180,20 @@ def _run(options: argparse.Namespace) -> int:
         from specviz.alignment.training_rows import training_lines
 
         rows = islice(prompts.rows(), options.limit)
-        options.export_rows.write_lines(training_lines(result, rows))
+        with executor() as run_each:
+            written = training_lines(
+                result, rows, run_each, num_probs=options.export_probs, batch=options.batch
+            )
+            options.export_rows.write_lines(_counted(written, lines))
     return print_verdict(result.summary, thresholds, old)
+
+
+def _counted(written: Iterator[str], lines: ProgressLines) -> Iterator[str]:
+    """The lines as they come, with a word on how many there are."""
+    words = "writing rows to train on"
+    for number, line in enumerate(written):
+        lines.print(words, f"{words}: {number:,}")
+        yield line
 
 
 def _check_threshold_names(

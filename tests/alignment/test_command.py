@@ -97,6 +97,10 @@ def test_rows_to_train_on_are_written_also_for_a_job_that_is_done(cli, tmp_path)
     lines = (tmp_path / "one.jsonl").read_text()
     assert [json.loads(line)["id"] for line in lines.splitlines()] == ["ant", "bee", "cat"]
     assert (tmp_path / "two.jsonl").read_text() == lines
+    cli("--export-rows", tmp_path / "two.jsonl", "--export-probs", 2)
+    assert {len(ids) for line in (tmp_path / "two.jsonl").open() for ids in json.loads(line)["top_ids"]} == {2}
+    with pytest.raises(SpecvizError, match="--export-probs must be a whole number from 0"):
+        cli("--export-probs", -1)
 
 
 def test_a_pattern_names_checkpoints_in_the_order_of_their_numbers(cli, tmp_path, named_models):
