@@ -1,5 +1,6 @@
-"""Drafts for a chat model of your own: `python -m specviz.zoo.for_target dialogues | text | eagle | draft | evaluate |
+"""Drafts for a model of your own: `python -m specviz.zoo.for_target dialogues | text | eagle | draft | evaluate |
 ship`.
 
-The model writes dialogues with itself; what it says at each place of them is kept (store); an EAGLE-3 head or a small
-Llama model learns it (eagle3, small_draft) and is measured on dialogues that it has never seen (evaluate)."""
+The model writes dialogues with itself, or the alignment lab has exported its texts (rows). What it says at each place
+of them is kept (store); a head or a draft model learns it, fresh (eagle3, small_draft) or your own (own), and is
+measured on texts that it has never seen (evaluate)."""

@@ -1,8 +1,8 @@
-"""Drafts for a chat model of your own: `python -m specviz.zoo.for_target COMMAND TARGET FOLDER ...`.
+"""Drafts for a model of your own: `python -m specviz.zoo.for_target COMMAND TARGET FOLDER ...`.
 
-`dialogues` and `text` write what drafts learn from (`text` for `draft` only). `eagle` and `draft` train on it and put
-the result into FOLDER/model. `evaluate` measures it and writes its card. `ship` puts it into assets/models. Writing and
-training can be stopped; the same command continues."""
+`dialogues` and `text` write what drafts learn from, and so does `align --export-rows`. `eagle` and `draft` train on it,
+a fresh draft or your own (--start-from), and put the result into FOLDER/model. `evaluate` measures it and writes its
+card. `ship` puts it into assets/models. Writing and training can be stopped; the same command continues."""
 
 import argparse
 from collections.abc import Callable
@@ -17,12 +17,14 @@ from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.zoo.config import Shape
 from specviz.zoo.for_target.dialogues import write_dialogues
-from specviz.zoo.for_target.eagle3 import Eagle3, chosen_ids, ids_of
+from specviz.zoo.for_target.eagle3 import chosen_ids, fresh_head
 from specviz.zoo.for_target.evaluate import evaluate
 from specviz.zoo.for_target.learning import Goal, Learner, Learning, LearningPace
+from specviz.zoo.for_target.own import own_draft, own_head
 from specviz.zoo.for_target.plain_text import write_plain_text
+from specviz.zoo.for_target.rows import stored_rows
 from specviz.zoo.for_target.ship import ship
-from specviz.zoo.for_target.small_draft import SmallDraft
+from specviz.zoo.for_target.small_draft import small_draft
 from specviz.zoo.for_target.store import StoredText, read_texts
 
 Command = Callable[[argparse.Namespace, LoadedModel], None]
@@ -34,6 +36,7 @@ PACE_WORDS = {
     "overlap_weight": "weight of the chance of a rejection in the loss, beside the cross-entropy",
     "weight_decay": "of AdamW",
     "clip_norm": "largest norm of the gradient",
+    "place_weight": "how much the weights of the lab's rows count: 0 not, 1 alone",
     "average": "decay of the running average of the weights, which is what is exported",
 }
 _HEAD_SIZE = 32  # of the small draft's attention
@@ -49,23 +52,41 @@ def run_text(args: argparse.Namespace, target: LoadedModel) -> None:
 
 
 def run_eagle(args: argparse.Namespace, target: LoadedModel) -> None:
-    texts = [text for text in read_texts(args.data) if text.shard.has_states]
-    given = ids_of(args.start_from) if args.start_from else None
-    ids = chosen_ids(
-        args.folder / "ids.json", texts, target.info.vocab_size, args.draft_tokens, given
-    )
-    learn(args, Eagle3(target, ids, args.depth, args.seed), texts)
+    texts = texts_of(args, target)
+    if args.start_from:
+        learner = own_head(target, args.start_from, args.depth)
+    else:
+        file = args.folder / "ids.json"
+        ids = chosen_ids(file, texts, target.info.vocab_size, args.draft_tokens)
+        learner = fresh_head(target, ids, args.depth, args.seed)
+    learn(args, learner, texts)
 
 
 def run_draft(args: argparse.Namespace, target: LoadedModel) -> None:
+    if args.start_from:
+        learner = own_draft(target, args.start_from)
+    else:
+        learner = small_draft(target, _shape(args, target), args.seed)
+    learn(args, learner, texts_of(args, target))
+
+
+def texts_of(args: argparse.Namespace, target: LoadedModel) -> list[StoredText]:
+    """The texts of all data; files hold rows of the lab, which are put into FOLDER/rows."""
+    folders = [
+        stored_rows(target, data, args.folder) if data.is_file() else data for data in args.data
+    ]
+    return list(read_texts(folders))
+
+
+def _shape(args: argparse.Namespace, target: LoadedModel) -> Shape:
+    """The sizes of a fresh small draft."""
     widest = target.model.get_input_embeddings().weight.shape[1]
     if args.hidden % _HEAD_SIZE or not 0 < args.hidden <= widest:
         raise SpecvizError(
             f"--hidden must be a multiple of {_HEAD_SIZE} up to {widest} (got {args.hidden})"
         )
     sizes = args.hidden, args.layers, args.hidden // _HEAD_SIZE, 4 * args.hidden
-    shape = Shape(*sizes, context=target.info.context_limit)
-    learn(args, SmallDraft(target, shape, args.seed), list(read_texts(args.data)))
+    return Shape(*sizes, context=target.info.context_limit)
 
 
 def learn(args: argparse.Namespace, learner: Learner, texts: list[StoredText]) -> None:
@@ -79,7 +100,7 @@ def learn(args: argparse.Namespace, learner: Learner, texts: list[StoredText]) -
 
 
 def run_evaluate(args: argparse.Namespace, target: LoadedModel) -> None:
-    print(evaluate(target, args.folder, args.data, args.questions))
+    print(evaluate(target, args.folder, texts_of(args, target), args.questions))
 
 
 def run_ship(args: argparse.Namespace, target: LoadedModel) -> None:
@@ -132,7 +153,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _common_options() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("target", help="name, folder or hub id of the chat model")
+    common.add_argument("target", help="name, folder or hub id of the model")
     words = "of the data or the training; `evaluate` and `ship` read it"
     common.add_argument("folder", type=Path, help=words)
     words = "of all random draws (default %(default)s)"
@@ -142,7 +163,7 @@ def _common_options() -> argparse.ArgumentParser:
 
 def _data_option() -> argparse.ArgumentParser:
     data = argparse.ArgumentParser(add_help=False)
-    words = "folders that `dialogues` and `text` have filled"
+    words = "folders that `dialogues` and `text` have filled, and files of `align --export-rows`"
     data.add_argument("data", type=Path, nargs="+", help=words)
     return data
 
@@ -153,7 +174,7 @@ def _training_options() -> argparse.ArgumentParser:
     training.add_argument("--steps", type=int, help=words)
     words = "train for so many hours, those before a stop counted in"
     training.add_argument("--hours", type=float, help=words)
-    words = "begin with the weights of this finished draft of the same sizes: its `model` folder, after `evaluate`"
+    words = "train this draft model, or this head, on: a folder, whose form the result keeps"
     training.add_argument("--start-from", type=Path, metavar="MODEL", help=words)
     for each in fields(LearningPace):
         if each.name != "seed":

@@ -29,7 +29,13 @@ from specviz.decoding.forward.transformers_forward import asked_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel
-from specviz.zoo.for_target.store import StoredDistribution, read_texts, write_shard
+from specviz.zoo.for_target.store import (
+    NewText,
+    StoredDistribution,
+    enough_of,
+    stored_tokens,
+    write_shard,
+)
 from specviz.zoo.for_target.teacher import distribution_at
 
 Ids = tuple[int, ...]
@@ -125,26 +131,32 @@ def write_dialogues(
     seed: int = 0,
     size: Size = USUAL,
 ) -> None:
-    """Shards until the answers hold so many tokens. layers: whose states are kept, none where no head is to learn."""
+    """Shards until the answers hold so many tokens; the last dialogue is whole.
+
+    layers: whose states are kept, none where no head is to learn.
+    """
     template, number, total = Template.of(target.tokenizer), 0, 0
     if target.model.device.type == "cpu" and target.model.config._attn_implementation == "sdpa":
         target.model.set_attn_implementation(_PACKED)
     while total < num_tokens:
         shard = folder / f"{number:05}"
-        if not shard.exists():
+        left = num_tokens - total
+        if (held := stored_tokens(shard, left)) is None:
             torch.manual_seed(
                 int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
             )  # torch takes 32 bits
-            texts = list(_dialogues(target, template, layers, size))
-            write_shard(shard, texts, len(template.before) - 1, target.info.vocab_size)
-        number, total = number + 1, total + sum(len(text.answer) for text in read_texts([shard]))
+            texts, is_cut = enough_of(_dialogues(target, template, layers, size), left)
+            first = len(template.before) - 1
+            write_shard(shard, texts, first, target.info.vocab_size, is_cut=is_cut)
+            held = sum(len(text.answer) for text in texts)
+        number, total = number + 1, total + held
         print(f"{number} shards, {total:,} of {num_tokens:,} answer tokens", flush=True)
 
 
 def _dialogues(
     target: LoadedModel, template: Template, layers: Sequence[int], size: Size
-) -> Iterator[tuple[Ids, Ids, StoredDistribution]]:
-    """The dialogues whose user's turn came to an end, each as prompt, answer and distributions."""
+) -> Iterator[NewText]:
+    """The dialogues whose user's turn came to an end."""
     ends = frozenset(template.after[:1]) | target.text.eos_ids
     begun = [
         _Dialogue(template, _ANSWERS[index % len(_ANSWERS)], ends, size)
@@ -155,7 +167,7 @@ def _dialogues(
         before = _write(target, some, layers)
         for dialogue in some:
             if dialogue.answer:
-                yield (
+                yield NewText(
                     dialogue.prompt,
                     tuple(dialogue.answer),
                     StoredDistribution.joined([*before, *dialogue.distributions]),

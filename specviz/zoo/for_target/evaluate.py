@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,14 @@ from specviz.decoding.draws import Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
-from specviz.drafters.heads import load_heads
+from specviz.drafters.heads import kind_of, load_heads
 from specviz.drafters.method import Part, Parts
 from specviz.drafters.params import Value
 from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.rules.speculative_sampling import SpeculativeSampling
-from specviz.zoo.config import Shape
 from specviz.zoo.evaluation.card import table
-from specviz.zoo.for_target.eagle3 import MEASURED_DEPTH, Eagle3, ids_of
+from specviz.zoo.for_target.eagle3 import MEASURED_DEPTH
 from specviz.zoo.for_target.learning import (
     CURVE,
     EARLIER,
@@ -29,10 +28,9 @@ from specviz.zoo.for_target.learning import (
     measured,
     score_texts,
     scored,
-    take_weights,
 )
-from specviz.zoo.for_target.small_draft import SmallDraft
-from specviz.zoo.for_target.store import StoredText, read_texts
+from specviz.zoo.for_target.own import own_draft, own_head
+from specviz.zoo.for_target.store import StoredText
 from specviz.zoo.for_target.teacher import with_whole_distributions
 
 CARD = "MODEL_CARD.md"
@@ -41,22 +39,22 @@ Params = dict[str, Value]
 HEAD = """\
 # A draft head for {target}
 
-An EAGLE-3 head in the public layout (arXiv:2503.01840), float16. It drafts for `{target}` only. It learned from
-dialogues that the target model wrote with itself. `recipe.json` holds the settings of each training, the last one
-first; `python -m specviz.zoo.for_target eagle` trains such a head."""
+A head of the EAGLE family in the layout of public checkpoints. It drafts for `{target}` only. It learned the target
+model's probabilities in texts that the target model wrote. `recipe.json` holds the settings of each training, the last
+one first; `python -m specviz.zoo.for_target eagle` trains such a head."""
 DRAFT = """\
 # A draft model for {target}
 
-A small Llama model with the vocabulary of `{target}`, float16. It learned the target model's probabilities at every
-position of its training texts. It is a draft model, not an assistant. `recipe.json` holds the settings of each
-training, the last one first; `python -m specviz.zoo.for_target draft` trains such a model."""
+A small model with the vocabulary of `{target}`. It learned the target model's probabilities in its training texts. It
+is a draft model, not an assistant. `recipe.json` holds the settings of each training, the last one first;
+`python -m specviz.zoo.for_target draft` trains such a model."""
 NOTES = """\
 Overlap is the sum of min(p, q) at temperature 1, counted over the target's 64 likeliest tokens. Beside it: how often
 both models have the same most likely token. Both are measured on answers that were held out of training.{depths}
 
 Over all tokens of the target, the overlap of these weights is {whole}."""
 WENT_ON = """\
-It went on from a draft that had read {answer_tokens:,} answer tokens in {steps:,} steps;
+It went on from the weights of `{folder}`, with {answer_tokens:,} answer tokens in {steps:,} steps before;
 the table counts from there."""
 DEPTHS = """
 The numbers are for depths 1, 2 and so on. At depth 1 the head reads the target's hidden state, deeper its own."""
@@ -93,7 +91,9 @@ HEAD_WAYS = (
 DRAFT_WAYS = (DraftSetup(f"draft model, K = {K}", "draft_model", {}),)
 
 
-def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questions: int) -> str:
+def evaluate(
+    target: LoadedModel, folder: Path, texts: Iterable[StoredText], num_questions: int
+) -> str:
     """The card of what was trained in `folder`, which is written beside it. SpecvizError where there is nothing."""
     model, curve = folder / "model", folder / CURVE
     if not curve.is_file():
@@ -101,20 +101,22 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
             f"{folder.name!r} holds nothing that was trained; run `eagle` or `draft` first"
         )
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
-    held_out = scored(
-        text for text in read_texts(data) if text.shard.has_states or not is_head(model)
-    )
+    held_out = scored(texts)
     parts = _parts(target, model)
     about, ways = (HEAD, HEAD_WAYS) if is_head(model) else (DRAFT, DRAFT_WAYS)
     what = about.format(target=target.name)
     tried = list(_try_all(target, parts, ways, held_out[:num_questions]))
-    learner = _learner(target, model, recipe["draft"])
+    learner: Learner = (
+        own_head(target, model, MEASURED_DEPTH) if is_head(model) else own_draft(target, model)
+    )
     whole = measured(score_texts(learner, held_out, 2, partial(with_whole_distributions, target)))
     for file in (curve, folder / RECIPE):
         shutil.copy(file, model)
     if earlier := list(_earlier(recipe)):
-        sums = {name: sum(leg[name] for leg in earlier) for name in ("answer_tokens", "steps")}
-        what += f"\n{WENT_ON.format_map(sums)}"
+        sums = {
+            name: sum(leg.get(name, 0) for leg in earlier) for name in ("answer_tokens", "steps")
+        }
+        what += f"\n{WENT_ON.format(folder=earlier[-1].get('folder', 'model'), **sums)}"
     lines = [json.loads(line) for line in curve.read_text(encoding="utf-8").splitlines()]
     text = _card(what, lines, whole["overlap"], tried, len(held_out[:num_questions]))
     (model / CARD).write_text(text, encoding="utf-8")
@@ -123,7 +125,7 @@ def evaluate(target: LoadedModel, folder: Path, data: Sequence[Path], num_questi
 
 def is_head(model: Path) -> bool:
     """Whether the folder holds a draft head, and not a draft model."""
-    return "draft_vocab_size" in json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return bool(kind_of(model))
 
 
 def _card(
@@ -172,18 +174,6 @@ def _earlier(recipe: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The recipes of the trainings before, the latest first."""
     while recipe := recipe.get(EARLIER, {}):
         yield recipe
-
-
-def _learner(target: LoadedModel, model: Path, settings: Mapping[str, Any]) -> Learner:
-    """The trained draft, ready to be scored."""
-    if is_head(model):
-        learner: Learner = Eagle3(target, ids_of(model), MEASURED_DEPTH, 0)
-    else:
-        learner = SmallDraft(
-            target, Shape(**{field.name: settings[field.name] for field in fields(Shape)}), 0
-        )
-    take_weights(learner.module, model)
-    return learner
 
 
 def _parts(target: LoadedModel, model: Path) -> Parts:

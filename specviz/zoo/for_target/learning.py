@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from specviz.errors import SpecvizError
-from specviz.models.files.checkpoint import read_tensors
-from specviz.models.files.hub import weight_files
 from specviz.zoo.for_target.store import Batch, StoredText, make_batch
 from specviz.zoo.training.export import write_json
 from specviz.zoo.training.train import make_optimizer, mixed_precision
@@ -25,12 +23,14 @@ from specviz.zoo.training.train import make_optimizer, mixed_precision
 STATE, CURVE, RECIPE = "training.pt", "curve.jsonl", "recipe.json"
 EARLIER = "went_on_from"  # in a recipe: that of the finished draft whose weights it began with
 _MOST_SCORED = 256  # held-out texts
+_LEAST = 1e-6  # that a draft gives to all tokens but the target's likeliest
 _SIMILAR = 24  # tokens: texts of a batch differ in length by about so many
 
 
 @dataclass(frozen=True, slots=True)
 class LearningPace:
     """How a draft learns. overlap_weight: of 1 - sum(min(p, q)), the chance of a rejection, beside the cross-entropy.
+    place_weight: how much the weights of the lab's rows count: 0 not, 1 alone.
 
     The rate rises over `warmup_steps`, stays, and falls linearly to a tenth over the last `decay_share` of the run.
     """
@@ -43,6 +43,7 @@ class LearningPace:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     average: float = 0.998
+    place_weight: float = 0.0
     seed: int = 0
 
 
@@ -65,8 +66,8 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class DepthScore:
-    """Sums over places at one depth. overlap: of sum(min(p, q)) at temperature 1 over the target's tokens in the batch,
-    of stored ones the TOP likeliest, so a little less than the whole; agreement: of equal likeliest tokens."""
+    """Sums over places at one depth. overlap: of sum(min(p, q)) over the target's tokens in the batch, of stored ones
+    the likeliest, so a little less than the whole; agreement: of equal likeliest tokens."""
 
     overlap: float = 0.0
     agreement: float = 0.0
@@ -79,7 +80,7 @@ class DepthScore:
 
 
 class Learner(Protocol):
-    """A draft that learns: `module` holds what is learned and no more."""
+    """A draft that learns: `module` holds what is learned and no more. reads_states: whether it takes stored states."""
 
     module: nn.Module
     reads_states: bool
@@ -97,14 +98,48 @@ class Learner(Protocol):
         ...
 
 
-def distribution_losses(p: Tensor, log_q: Tensor, overlap_weight: float) -> Tensor:
-    """The loss at each place [n], from p and log q of the same tokens [n, TOP]."""
-    missed = 1 - torch.minimum(p, log_q.exp()).sum(-1)
-    return overlap_weight * missed - (p * log_q).sum(-1)
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """What target and draft say at n places of texts, of the target's likeliest tokens."""
+
+    p: Tensor  # [n, TOP], 0 for tokens that the draft cannot propose
+    rest: Tensor  # [n], the target's probability of all other tokens
+    log_q: Tensor  # [n, TOP]
+    logits: Tensor  # [n, D], the draft's, over its choices
+    ids: Tensor  # [n, TOP], of the target's tokens among these choices, -1 for none
+    weights: Tensor  # [n]
+
+    @classmethod
+    def of(
+        cls, log_probs: Tensor, ids: Tensor, logits: Tensor, temperatures: Tensor, weights: Tensor
+    ) -> "Judged":
+        """Compares the target's log_probs [n, TOP] of tokens with the draft's logits [n, D] over its choices.
+
+        ids [n, TOP]: the tokens' numbers among these choices, -1 for none. temperatures [n, 1]: of the probabilities.
+        """
+        p = log_probs.exp()
+        logits = logits.float() / temperatures
+        log_q = logits.gather(-1, ids.clamp_min(0)) - logits.logsumexp(-1, keepdim=True)
+        rest = (1 - p.sum(-1)).clamp_min(0)
+        return cls(p * (ids >= 0), rest, log_q, logits, ids, weights)
+
+    def loss(self, overlap_weight: float) -> Tensor:
+        """The loss, summed over the places: the cross-entropy, all other tokens counted as one, and the chance of a
+        rejection."""
+        q = self.log_q.exp()
+        missed = 1 - torch.minimum(self.p, q).sum(-1)
+        left = (1 - (q * (self.p > 0)).sum(-1)).clamp_min(_LEAST).log()
+        entropy = -(self.p * self.log_q).sum(-1) - self.rest * left
+        return ((overlap_weight * missed + entropy) * self.weights).sum()
+
+    def score(self) -> DepthScore:
+        overlap = torch.minimum(self.p, self.log_q.exp()).sum()
+        same = self.logits.argmax(-1) == self.ids[:, 0]
+        return DepthScore(float(overlap), float(same.sum()), len(self.p))
 
 
 class Learning:
-    """A learner on its way; `folder` keeps its state and its learning curve. finished: a draft to go on from."""
+    """A learner on its way; `folder` keeps its state and its learning curve. finished: what it begins with."""
 
     def __init__(
         self,
@@ -122,7 +157,7 @@ class Learning:
                 f"{len(self.texts)} texts to train on and {len(self.held_out)} held out are too few"
             )
         self._module = learner.module
-        self._earlier = {EARLIER: self._take(finished)} if finished else {}
+        self._earlier = {EARLIER: _origin(finished)} if finished else {}
         self._optimizer = make_optimizer(self._module, pace.learning_rate, pace.weight_decay)
         self.average = {name: value.clone() for name, value in self._module.state_dict().items()}
         self.step, self.answer_tokens, self._seconds = 0, 0, 0.0
@@ -153,7 +188,11 @@ class Learning:
             order.sort(key=lambda index: len(self.texts[index].tokens) // _SIMILAR)
             for start in (random.permutation(per_epoch) * size)[first:].tolist():
                 chosen = [self.texts[index] for index in order[start : start + size]]
-                yield make_batch(chosen, with_states=self._learner.reads_states)
+                yield make_batch(
+                    chosen,
+                    with_states=self._learner.reads_states,
+                    place_weight=self._pace.place_weight,
+                )
 
     def _update(self, batch: Batch, progress: float) -> float:
         pace = self._pace
@@ -167,10 +206,11 @@ class Learning:
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.step += 1
-        self.answer_tokens += int((batch.weights == 1).sum())
+        self.answer_tokens += int(batch.is_answer.sum())
         follow = 1 - min(pace.average, (1 + self.step) / (20 + self.step))
         for name, value in self._module.state_dict().items():
-            self.average[name].lerp_(value, follow)
+            if value.is_floating_point():
+                self.average[name].lerp_(value, follow)
         return loss.item()
 
     def _keep(self, export: Callable[[], None]) -> None:
@@ -197,16 +237,6 @@ class Learning:
         self._measure()
         export()
         self._module.load_state_dict(learned)
-
-    def _take(self, finished: Path) -> dict[str, Any]:
-        """Takes the weights of a finished draft and returns its recipe. SpecvizError for a draft of another shape, and
-        for one without a recipe."""
-        if not (finished / RECIPE).is_file():
-            raise SpecvizError(
-                f"{finished.name!r} holds no {RECIPE}: run `evaluate` on that training first"
-            )
-        take_weights(self._module, finished)
-        return json.loads((finished / RECIPE).read_text(encoding="utf-8"))
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["settings"] != self._learner.settings():
@@ -242,15 +272,11 @@ def scored(texts: Iterable[StoredText]) -> list[StoredText]:
     return list(islice((text for text in texts if text.is_held_out and text.prompt), _MOST_SCORED))
 
 
-def take_weights(module: nn.Module, finished: Path) -> None:
-    """SpecvizError for a finished draft of another shape."""
-    state, own = (
-        read_tensors(weight_files(finished, finished.name)),
-        dict(module.named_parameters()),
-    )
-    if any(name not in state or state[name].shape != value.shape for name, value in own.items()):
-        raise SpecvizError(f"{finished.name!r} is a draft of another shape; begin without it")
-    module.load_state_dict({name: state[name] for name in own}, strict=False)
+def _origin(finished: Path) -> dict[str, Any]:
+    """Tells where a training began: the folder's name, and its recipe where it was trained here."""
+    file = finished / RECIPE
+    recipe = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return {"folder": finished.name, **(recipe if "answer_tokens" in recipe else {})}
 
 
 @torch.no_grad()

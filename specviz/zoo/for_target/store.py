@@ -1,7 +1,8 @@
 """Texts with what the target says at each of their places, in folders on disk: computed once, read in every epoch.
 
 A shard is a folder. `index.jsonl`, a line per text: "p" and "g", the ids of its prompt and of what the target wrote;
-"start" and "n", the rows of its places in the other files. Those hold a row per place, without a header:
+"start" and "n", the rows of its places in the other files; of the lab's rows also "t", the temperature of the
+probabilities, and "w", the weights of the answer's places. The other files hold a row per place, without a header:
 `top_ids.u16` (`.u32` for a larger vocabulary) and `top_logp.f16` [TOP], the likeliest next tokens with their
 log-probabilities; `states.bf16` [C], the layers' states side by side, where a head is to learn from them. The last
 token of a text has no row. The places that all texts begin with have rows in `prefix.safetensors` instead."""
@@ -9,7 +10,7 @@ token of a text has no row. The places that all texts begin with have rows in `p
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -33,6 +34,8 @@ _INDEX, _STATES, _LOG_PROBS, _PREFIX = (
     "top_logp.f16",
     "prefix.safetensors",
 )
+_CUT = "cut"
+"""A file in a shard that ends before the last of its texts, because enough tokens were written."""
 _IDS = {"top_ids.u16": np.uint16, "top_ids.u32": np.uint32}
 
 
@@ -66,6 +69,17 @@ class StoredDistribution:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NewText:
+    """A text to store: ids of its prompt and of what follows it, and what the target says at the text's last places."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    distribution: StoredDistribution
+    temperature: float = 1.0
+    weights: Sequence[float] | None = None  # of the answer's places
+
+
 @dataclass(frozen=True, slots=True)
 class StoredText:
     """A text of a shard: ids of its prompt and of what follows it, and its first row and number of rows there."""
@@ -75,6 +89,8 @@ class StoredText:
     answer: tuple[int, ...]
     start: int
     num_rows: int
+    temperature: float  # of the stored probabilities
+    weights: tuple[float, ...] | None  # of the answer's places; None: all alike
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -116,7 +132,15 @@ class StoredShard:
         lines = (self._folder / _INDEX).read_text(encoding="utf-8").split("\n")[:-1]  # whole lines
         found = (json.loads(line) for line in lines)
         made = (
-            StoredText(self, tuple(row["p"]), tuple(row["g"]), row["start"], row["n"])
+            StoredText(
+                self,
+                tuple(row["p"]),
+                tuple(row["g"]),
+                row["start"],
+                row["n"],
+                row.get("t", 1.0),
+                tuple(row["w"]) if "w" in row else None,
+            )
             for row in found
         )
         return [text for text in made if text.start + text.num_rows <= rows]
@@ -165,14 +189,13 @@ def read_texts(folders: Iterable[Path]) -> Iterator[StoredText]:
 
 def write_shard(
     folder: Path,
-    texts: Sequence[tuple[Sequence[int], Sequence[int], StoredDistribution]],
+    texts: Sequence[NewText],
     first: int,
     vocab_size: int,
+    *,
+    is_cut: bool = False,
 ) -> None:
-    """Writes a whole shard or none, from (prompt, answer, distribution) per text.
-
-    first: how many places they all begin with.
-    """
+    """Writes a whole shard or none. first: how many places they all begin with. is_cut: whether texts are left out."""
     name, kind = next(
         (name, kind) for name, kind in _IDS.items() if vocab_size <= np.iinfo(kind).max + 1
     )
@@ -184,22 +207,48 @@ def write_shard(
             (partial / _LOG_PROBS).open("wb") as log_probs,
         ):
             start = 0
-            for prompt, answer, distribution in texts:
+            for text in texts:
+                distribution = text.distribution
                 row = {
                     "start": start,
                     "n": len(distribution.ids) - first,
-                    "p": list(prompt),
-                    "g": list(answer),
+                    "p": list(text.prompt),
+                    "g": list(text.answer),
                 }
+                if text.temperature != 1:
+                    row["t"] = text.temperature
+                if text.weights is not None:
+                    row["w"] = list(text.weights)
                 index.write(json.dumps(row, separators=(",", ":")) + "\n")
                 distribution.ids[first:].numpy().astype(kind).tofile(ids)
                 distribution.log_probs[first:].half().numpy().tofile(log_probs)
                 start += row["n"]
         _write_states(
             partial,
-            [distribution.states for *_, distribution in texts if distribution.states is not None],
+            [text.distribution.states for text in texts if text.distribution.states is not None],
             first,
         )
+        if is_cut:
+            (partial / _CUT).touch()
+
+
+def enough_of(texts: Iterable[NewText], num_tokens: int) -> tuple[list[NewText], bool]:
+    """The first texts whose answers hold so many tokens, and whether that ended the list."""
+    taken: list[NewText] = []
+    for text in texts:
+        taken.append(text)
+        num_tokens -= len(text.answer)
+        if num_tokens <= 0:
+            return taken, True
+    return taken, False
+
+
+def stored_tokens(shard: Path, num_tokens: int) -> int | None:
+    """How many tokens the answers of a shard hold; None where it has to be written, as one that is cut too early."""
+    if not shard.exists():
+        return None
+    total = sum(len(text.answer) for text in StoredShard(shard).texts)
+    return None if total < num_tokens and (shard / _CUT).exists() else total
 
 
 def _write_states(folder: Path, states: Sequence[Tensor], first: int) -> None:
@@ -214,19 +263,35 @@ def _write_states(folder: Path, states: Sequence[Tensor], first: int) -> None:
 class Batch:
     """Texts side by side, padded on the right: L the longest's tokens but one, places without a row weigh 0.
 
-    tokens [B, L+1]; ids and log_probs [B, L, TOP]; weights [B, L]; states [B, L, C] or None.
+    tokens [B, L+1]; ids and log_probs [B, L, TOP], at the temperatures [B, 1, 1]; weights [B, L]; is_answer [B, L]:
+    where the next token is of the answer; states [B, L, C], or None where they are not stored.
     """
 
     tokens: Tensor
     ids: Tensor
     log_probs: Tensor
+    temperatures: Tensor
     weights: Tensor
+    is_answer: Tensor
     states: Tensor | None
 
+    def split(self, size: int) -> Iterator["Batch"]:
+        """Batches of at most `size` of these texts."""
+        for start in range(0, len(self.tokens), size):
+            parts = (getattr(self, field.name) for field in fields(self))
+            yield Batch(*(None if part is None else part[start : start + size] for part in parts))
 
-def make_batch(texts: Sequence[StoredText], *, with_states: bool) -> Batch:
+
+def make_batch(
+    texts: Sequence[StoredText], *, with_states: bool, place_weight: float = 0.0
+) -> Batch:
+    """A batch of these texts. with_states: whether stored states are wanted, which counts if all texts have them.
+
+    place_weight: how much of an answer's weight is that of its places, from 0 to 1.
+    """
     count, length = len(texts), max(len(text.tokens) for text in texts) - 1
     tokens, weights = torch.zeros(count, length + 1, dtype=torch.long), torch.zeros(count, length)
+    is_answer = torch.zeros(count, length, dtype=torch.bool)
     ids, log_probs = (
         torch.zeros(count, length, TOP, dtype=torch.long),
         torch.full((count, length, TOP), -torch.inf),
@@ -237,12 +302,19 @@ def make_batch(texts: Sequence[StoredText], *, with_states: bool) -> Batch:
         ids[row, own] = torch.from_numpy(text.shard.ids(text))
         log_probs[row, own] = torch.from_numpy(text.shard.log_probs(text))
         weights[row, own] = PROMPT_WEIGHT
-        weights[row, max(0, len(text.prompt) - 1) : own.stop] = 1
-    states = [text.shard.states(text) for text in texts] if with_states else None
+        answer = slice(max(0, len(text.prompt) - 1), own.stop)
+        is_answer[row, answer] = True
+        weights[row, answer] = 1
+        if text.weights is not None:
+            weights[row, answer] += place_weight * (torch.tensor(text.weights) - 1)
+    has_states = with_states and all(text.shard.has_states for text in texts)
+    states = [text.shard.states(text) for text in texts] if has_states else None
     return Batch(
         tokens,
         ids,
         log_probs,
+        torch.tensor([text.temperature for text in texts])[:, None, None],
         weights,
+        is_answer,
         states and torch.nn.utils.rnn.pad_sequence(states, batch_first=True),
     )

@@ -53,6 +53,14 @@ def distribution_at(
 
 
 @torch.inference_mode()
+def states_of(target: LoadedModel, tokens: Tensor, layers: Sequence[int]) -> Tensor:
+    """The states [B, L, C] of these layers at tokens [B, L], padded on the right."""
+    asked = {"use_cache": False, "output_hidden_states": True, "logits_to_keep": 1}
+    states = target.model(tokens.to(target.model.device), **asked).hidden_states
+    return torch.cat([states[layer] for layer in layers], dim=-1).float().cpu()
+
+
+@torch.inference_mode()
 def with_whole_distributions(target: LoadedModel, batch: Batch) -> Batch:
     """A batch with whole distributions in place of the stored ones: ids and log_probs [B, L, V].
 
@@ -62,7 +70,7 @@ def with_whole_distributions(target: LoadedModel, batch: Batch) -> Batch:
         target.model(batch.tokens[:, :-1].to(target.model.device), use_cache=False)
         .logits.float()
         .cpu()
-    )
+    ) / batch.temperatures
     ids = torch.arange(logits.shape[-1]).expand(logits.shape).clone()
     likeliest_ids = logits.argmax(-1, keepdim=True)
     ids.scatter_(-1, likeliest_ids, 0)[..., :1] = (

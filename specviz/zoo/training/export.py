@@ -24,6 +24,7 @@ from specviz.zoo.config import Recipe
 from specviz.zoo.data.corpus import END_OF_TEXT
 from specviz.zoo.training.heads import EagleTrainingHead, MedusaHeads, build_head, head_settings
 
+SHARD = "9MB"  # of weights: larger files are no part of a repository
 HEAD_FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
 
 
@@ -65,9 +66,9 @@ def export_model(
         origin.write(partial)
 
 
-def save_model(model: LlamaForCausalLM, folder: Path) -> None:
-    """Config and weights in float16."""
-    copy.deepcopy(model).to("cpu", torch.float16).save_pretrained(folder, max_shard_size="9MB")
+def save_model(model: PreTrainedModel, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Config and weights."""
+    copy.deepcopy(model).to("cpu", dtype).save_pretrained(folder, max_shard_size=SHARD)
 
 
 def export_head(
