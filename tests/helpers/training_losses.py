@@ -5,6 +5,7 @@ is measured on texts behind prompts that no training has seen.
 """
 
 import argparse
+import copy
 import json
 import statistics
 import time
@@ -25,18 +26,22 @@ from specviz.settings import assets_dir
 from specviz.trace.lines import write_lines
 from specviz.zoo.for_target.own import own_draft
 from specviz.zoo.for_target.rows import stored_rows
+from specviz.zoo.for_target.small_draft import DraftLearner
 from specviz.zoo.for_target.store import Batch, StoredText, make_batch, read_texts
+from specviz.zoo.training.train import mixed_precision
 
 FEWEST_WORDS = 3
 COPIES = {"train": 3, "held_out": 1}  # texts behind each beginning
+STARTS = 800  # texts behind the start of a text and the first token that the target draws there
 TOKENS = 64
 TEXTS_PER_STEP = 16
-RATE = 3e-4
+RATE = 1e-4
 Change = Callable[[Batch], Batch]
 
 
-def write_prompts(folder: Path) -> dict[str, Path]:
-    """Beginnings of the bundled prompts as JSON lines; of each kind the last prompt is held out."""
+def write_prompts(folder: Path, target: LoadedModel) -> dict[str, Path]:
+    """Beginnings of the bundled prompts as JSON lines; of each kind the last prompt is held out. Starts of other texts
+    are added to those that are trained on."""
     lines: dict[str, list[str]] = {"train": [], "held_out": []}
     for kind in prompts_file()["kinds"]:
         for prompt in kind["prompts"]:
@@ -45,6 +50,11 @@ def write_prompts(folder: Path) -> dict[str, Path]:
             for count in range(min(FEWEST_WORDS, len(words)), len(words) + 1):
                 row = {"prompt": " ".join(words[:count]), "tags": [kind["name"]]}
                 lines[part] += [json.dumps(row)] * COPIES[part]
+    start = target.model.config.bos_token_id
+    with torch.inference_mode():
+        p = target.model(torch.tensor([[start]])).logits[0, -1].softmax(-1)
+    firsts = torch.multinomial(p, STARTS, replacement=True, generator=torch.Generator().manual_seed(0))
+    lines["train"] += [json.dumps({"prompt": [start, first]}) for first in firsts.tolist()]
     files = {part: folder / f"{part}.jsonl" for part in lines}
     for part, file in files.items():
         write_lines(file, lines[part])
@@ -125,17 +135,17 @@ def batches(texts: list[StoredText], seed: int) -> Iterator[list[StoredText]]:
             yield [texts[index] for index in order[start : start + TEXTS_PER_STEP]]
 
 
-def train(
-    target: LoadedModel, draft: str, texts: list[StoredText], seed: int, steps: int, way: "Way"
-) -> torch.nn.Module:
+def train(learner: DraftLearner, texts: list[StoredText], seed: int, steps: int, way: "Way") -> torch.nn.Module:
     """The draft after its steps."""
-    learner = own_draft(target, Path(draft))
+    learner = copy.deepcopy(learner)
     optimizer = torch.optim.AdamW(learner.module.parameters(), lr=RATE, weight_decay=0.0, betas=(0.9, 0.95))
     for step, some in zip(range(steps), batches(texts, seed), strict=False):
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1.0, (step + 1) / 10) * (1 - 0.9 * step / steps)
         batch = way.change(some, make_batch(some, with_states=False, place_weight=way.place_weight))
-        learner.loss(batch, way.overlap_weight).backward()
+        with mixed_precision(torch.device("cpu")):
+            loss = learner.loss(batch, way.overlap_weight)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(learner.module.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -167,7 +177,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draft", default="fable-draft-tiny")
     parser.add_argument("--damage", type=float, default=0.0, help="noise, as a share of each matrix's norm")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=180)
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -176,7 +186,7 @@ def main() -> None:
     draft = str(assets_dir() / "models" / args.draft)
     if args.damage:
         draft = str(damage(args.draft, args.folder / "damaged", args.damage))
-    files = write_prompts(args.folder)
+    files = write_prompts(args.folder, target)
     rows, lost = export_rows(files["train"], draft, 0)
     held_rows, _ = export_rows(files["held_out"], draft, 1)
     texts = list(read_texts([stored_rows(target, rows, args.folder)]))
@@ -185,10 +195,11 @@ def main() -> None:
 
     alpha = Alpha(target, held)
 
-    print(f"untrained: {alpha(own_draft(target, Path(draft)).module):.3f}", flush=True)
+    learner = own_draft(target, Path(draft))
+    print(f"untrained: {alpha(learner.module):.3f}", flush=True)
     for name, way in ways(lost).items():
         started = time.perf_counter()
-        found = sorted(alpha(train(target, draft, texts, seed, args.steps, way)) for seed in range(args.seeds))
+        found = sorted(alpha(train(learner, texts, seed, args.steps, way)) for seed in range(args.seeds))
         seconds = (time.perf_counter() - started) / args.seeds
         print(
             f"| {name} | {statistics.median(found):.3f} | {found[0]:.3f}-{found[-1]:.3f} | {seconds:.0f} s", flush=True

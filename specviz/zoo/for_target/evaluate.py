@@ -54,8 +54,8 @@ both models have the same most likely token. Both are measured on answers that w
 
 Over all tokens of the target, the overlap of these weights is {whole}."""
 WENT_ON = """\
-It went on from the weights of `{folder}`, with {answer_tokens:,} answer tokens in {steps:,} steps before;
-the table counts from there."""
+It went on from the weights of `{folder}`{before}; the table counts from there."""
+BEFORE = ", which had read {answer_tokens:,} answer tokens in {steps:,} steps"
 DEPTHS = """
 The numbers are for depths 1, 2 and so on. At depth 1 the head reads the target's hidden state, deeper its own."""
 RUNS = "Answers of up to {tokens} tokens to {number} held-out questions, by speculative sampling, which is lossless."
@@ -113,10 +113,10 @@ def evaluate(
     for file in (curve, folder / RECIPE):
         shutil.copy(file, model)
     if earlier := list(_earlier(recipe)):
-        sums = {
-            name: sum(leg.get(name, 0) for leg in earlier) for name in ("answer_tokens", "steps")
-        }
-        what += f"\n{WENT_ON.format(folder=earlier[-1].get('folder', 'model'), **sums)}"
+        known = [leg for leg in earlier if "steps" in leg]
+        sums = {name: sum(leg[name] for leg in known) for name in ("answer_tokens", "steps")}
+        before = BEFORE.format_map(sums) if known else ""
+        what += f"\n{WENT_ON.format(folder=earlier[0].get('folder', 'model'), before=before)}"
     lines = [json.loads(line) for line in curve.read_text(encoding="utf-8").splitlines()]
     text = _card(what, lines, whole["overlap"], tried, len(held_out[:num_questions]))
     (model / CARD).write_text(text, encoding="utf-8")
