@@ -40,16 +40,30 @@ def test_the_whole_report_fits_and_is_accessible(opened, report, size, scheme):
     assert page.evaluate("document.body.classList.contains('dark')") == (scheme == "dark")
 
 
-def test_plotly_waits_until_a_chart_comes_into_sight_and_follows_the_theme(opened, report):
+def test_charts_are_drawn_behind_the_first_sight_and_follow_the_theme(opened, report):
     page = opened(report)
-    assert page.evaluate("window.Plotly === undefined")
-    page.locator(".sv-plot").first.scroll_into_view_if_needed()
-    page.wait_for_selector(".sv-plot .main-svg")
+    page.wait_for_selector(".sv-plot .main-svg", state="attached")
     colour = "getComputedStyle(document.querySelector('.sv-plot .lines path')).stroke"
     light = page.evaluate(colour)
     page.click("#sv-theme")
     page.wait_for_function(f"{colour} !== {light!r}")
     assert page.get_attribute("#sv-theme", "aria-pressed") == "true"
+
+
+def test_the_report_prints_whole(opened, report):
+    """Nobody has scrolled: each chart outside of a fold is drawn, and no table is cut at the edge of the paper."""
+    page = opened(report)
+    in_sight = "[...document.querySelectorAll('.sv-plot')].filter((plot) => plot.offsetParent)"
+    last = page.evaluate(f"{in_sight}.length") - 1
+    page.wait_for_selector(f".sv-plot:visible >> nth={last} >> .main-svg >> nth=0", state="attached")
+    assert page.evaluate(f"{in_sight}.every((plot) => plot.querySelector('.main-svg'))")
+    page.set_viewport_size({"width": 718, "height": 1047})  # A4 with the usual margins
+    page.emulate_media(media="print")
+    wide = (
+        "[...document.querySelectorAll('.sv-table-scroll')].filter((node) => node.scrollWidth > node.clientWidth + 1)"
+    )
+    assert page.evaluate(f"{wide}.length") == 0
+    assert page.evaluate("getComputedStyle(document.querySelector('.sv-track *')).printColorAdjust") == "exact"
 
 
 def test_the_contents_lead_to_the_parts(opened, report):

@@ -134,7 +134,7 @@ const Progress = ({ block: { width, words }, host }) => html`<div class="sv-bloc
 /** @param {{ block: LinksBlock }} props */
 const Links = ({ block: { entries } }) => html`<p class="sv-block sv-links">${entries.map(([words, href]) => html`<a href=${href} download="">${words}</a>`)}</p>`;
 
-// A chart is drawn when it comes into sight, and again when the theme changes.
+// A chart is drawn when it comes into sight or onto paper, and again when the theme changes.
 /** @param {HTMLElement} node @param {ChartBlock} block @param {BlockHost} host */
 function chart(node, { figure }, { root }) {
   const mine = structuredClone(figure), { plot, fold, table } = frame(node, mine);
@@ -151,10 +151,13 @@ function chart(node, { figure }, { root }) {
   }
   const sight = new IntersectionObserver(([entry]) => { if (entry.isIntersecting && !isDrawn) draw(); }, { rootMargin: '200px' });
   const theme = new MutationObserver(() => { if (isDrawn) draw(); });
+  const forPaper = () => { if (!isDrawn && plot.offsetParent) draw(); };
+  addEventListener('beforeprint', forPaper);
   sight.observe(plot);
   theme.observe(document.body, { attributes: true, attributeFilter: ['class'] });
   return () => {
     for (const each of [sight, theme]) each.disconnect();
+    removeEventListener('beforeprint', forPaper);
     if (isDrawn) window.Plotly.purge(plot);
   };
 }
