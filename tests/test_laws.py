@@ -26,7 +26,7 @@ PACKAGE = ROOT / "specviz"
 SOURCES = [ROOT / "app.py", *sorted(PACKAGE.rglob("*.py"))]
 LIGHT = ["trace", "views", "lessons.load", "notebook", "request", "settings", "models.catalog", "alignment.summary"]
 """What reads and shows recorded things: a laptop without torch has to be able to."""
-MAY_IMPORT_TRANSFORMERS = ["decoding", "models", "drafters", "zoo"]
+MAY_IMPORT_TRANSFORMERS = ["alignment", "decoding", "models", "drafters", "zoo"]
 MEASURES_TRANSFORMERS = ["bench"]  # its own `generate` is the peer that they time
 # Directories of one machine; the pattern is written so that it does not find itself.
 MACHINE_PATH = re.compile(r"(?<![\w.~])(?:/(?:home|Users|root|tmp|work|mnt|private)/|[A-Z]:\\+Users\\)[\w.-]")

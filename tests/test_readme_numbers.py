@@ -15,9 +15,9 @@ import pytest
 
 from specviz import settings
 from specviz.alignment.aggregate import LEAST_EXCESS, LEAST_TIMES
-from specviz.alignment.causes import findings, probes
-from specviz.alignment.causes.trials import DAMPED
-from specviz.alignment.causes.weights import MOST_BITS
+from specviz.alignment.causes import findings, probes, search, verdict
+from specviz.alignment.causes.undo.rounding import MOST_BITS, ZERO_POINTS
+from specviz.alignment.causes.undo.settings import STRETCHES
 from specviz.alignment.job import MOST_DRAFTS
 from specviz.alignment.outputs import CSV_NAMES
 from specviz.alignment.summary import ENOUGH_PROMPTS
@@ -98,7 +98,9 @@ def claims():
     total, short = (re.search(r"\d+", way)[0] for way in listed.ways)
     recipe, smollm2 = large(), MODELS["smollm2"].download
     assert ALPHA == 1e-6  # "a million"
-    assert probes.LEAST_GAIN == {"layer": 0.005}  # "half a point"
+    assert verdict.LEAST_GAIN == 0.005  # "half a point"
+    assert verdict.LEAST_SHARE == 0.1  # "a tenth of the loss"
+    assert verdict.LEAST_OVER_FLOOR == 1 / 5  # "less than a fifth"
     first_unsafe = ".".join(map(str, replays.UNSAFE_SINCE))
     drafted, draft_ms, check_ms, accepted = example = [value for _, value in FIELDS.values()]
     return [
@@ -136,13 +138,17 @@ def claims():
         f"the lab drafts {DEPTHS} tokens",
         f"on {probes.FEWEST_TEXTS} to {probes.NUM_TEXTS} texts of {probes.NUM_TOKENS} tokens",
         f"({probes.MOST_NUMBERS // (probes.NUM_TEXTS * 50_000)} tokens where the vocabulary has 50,000 ids)",
-        "One half of the texts",
-        f"clearly gains {probes.CLEAR_GAIN * 100:.0f} points or more",
-        "half a point is enough",
-        "damped to {:.0f}, {:.0f} or {:.0f} %".format(*(100 * times for times in DAMPED)),
+        f"All are screened on {search.NUM_SCREENED} texts, the best compared on half of the texts",
+        f"positions times or over {STRETCHES[0]:g} to {STRETCHES[-1]:g}",
+        f"coarse weights {ZERO_POINTS[0]} to {ZERO_POINTS[-1]} steps up or down",
+        f"logits divided by {search.TEMPERATURES[0][-1]:g} to {search.TEMPERATURES[1][-1]:g}",
+        f"fewer than {probes.FEWEST_TEXTS} texts could be read",
+        f"up to {search.MOST_UNDOS} faults in one draft",
+        "What explains less than half a point, or less than a tenth of the loss, is not named",
+        "norm weights 1 larger or smaller",
+        "whether half of it agrees better than all of it",  # `Reference.compare`
         f"at least {LEAST_TIMES:g} times its share of the tokens, {100 * LEAST_EXCESS:.0f} points above it",
         f"loses at least {findings.LEAST_TIMES:g} times as much agreement",
-        f"costs over all texts, {100 * findings.LEAST_COST:.0f} or more",
         f"rounded to {MOST_BITS} bits or fewer",
         f"{gpu_worker.START_S} s, {gpu_worker.LOAD_S} s for each model to load",
         f"at most {gpu_worker.LONGEST_S} s in all",

@@ -16,6 +16,7 @@ import pandas
 
 from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
+from specviz.alignment.causes.verdict import next_step, verdict_of
 from specviz.alignment.job_folder import Job, Preparation
 from specviz.alignment.summary import (
     ENOUGH_PROMPTS,
@@ -69,6 +70,10 @@ class Facts:
     warnings: Sequence[str] = ()  # besides those of the preparation
     num_ids: Mapping[str, int] = field(default_factory=dict)
     """The number of ids that a model can write, by name, where known."""
+    prompt_file: str = ""  # its name
+    number_formats: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of the models' weights, by name
 
     def steady_costs(self, draft: str) -> Costs | None:
         """The draft's costs if they are steady enough for advice."""
@@ -224,6 +229,9 @@ class Aggregator:
             comparisons=self._comparisons(parts),
             by_prompt=self._by_prompt(parts),
             models=dict(job.models),
+            floors=facts.preparation.floors,
+            prompt_file=facts.prompt_file,
+            number_formats=facts.number_formats,
         )
 
     def _select_shown(self, parts: Parts) -> Parts:
@@ -287,7 +295,11 @@ class Aggregator:
         )
         of_models = [finding for finding in facts.preparation.findings if finding.draft == name]
         of_tables = findings.of_draft(summary, cliffs, every, facts.ids_of(name))
-        return replace(summary, findings=(*of_models, *of_tables))
+        found = (*of_models, *of_tables)
+        verdict = verdict_of(summary.alpha, facts.preparation.floors, found)
+        return replace(
+            summary, findings=found, verdict=verdict, next_step=next_step(verdict, found)
+        )
 
     def _slices(
         self,

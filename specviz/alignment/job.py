@@ -20,7 +20,7 @@ import pandas
 from specviz import __version__
 from specviz.alignment import outputs
 from specviz.alignment.aggregate import Aggregator, Facts
-from specviz.alignment.causes.probes import NUM_TEXTS, look
+from specviz.alignment.causes.probes import NUM_TEXTS, look, steps
 from specviz.alignment.executors import Executor, Map, local
 from specviz.alignment.job_folder import (
     Job,
@@ -33,7 +33,7 @@ from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.prompts import PromptSet, from_values, open_prompts
 from specviz.alignment.shard import analyse
-from specviz.alignment.summary import IGNORED, Summary
+from specviz.alignment.summary import IGNORED, Examined, Summary
 from specviz.alignment.tables.compare import check_old_job, check_old_models
 from specviz.alignment.types import KS, ModelIdentity, PromptRow, Shard
 from specviz.analysis import theory
@@ -64,7 +64,15 @@ class Progress:
     num_tokens: int = 0  # of the texts that this call worked on
     tokens_per_s: float | None = None  # of the texts that this call worked on
     seconds_left: float | None = None  # None if not known
+    num_trials: int | None = None  # of the search for faults, while that goes on
     result: Alignment | None = None  # given with the last progress
+
+    @property
+    def how_far(self) -> str:
+        """What is done and how far it is, in words."""
+        if self.num_trials is not None:
+            return f"{self.words}: {self.num_trials:,} trials"
+        return f"{self.words}: {self.done:,} of {self.total:,} prompts"
 
 
 def align(
@@ -100,6 +108,7 @@ def align_steps(
     overwrite: bool = False,
     keep_parts: bool = False,
     older: Summary | None = None,
+    reference: Any = None,
     num_speculative_tokens: int | None = None,
 ) -> Iterator[Progress]:
     """Does the job step by step, at most one shard of `shard_size` prompts between two results.
@@ -108,7 +117,8 @@ def align_steps(
     target, draft, k, chat_options: as for `run`; draft may be a list. out: the job's folder, None for a temporary one.
     chat: every prompt is read in the target's chat form, not only rows with messages. costs: per draft; None measures
     them where the shards run, {} means no speeds. executor: `local`, or a function that starts `executors.on_ray`.
-    overwrite: removes the earlier job in `out`. older: a summary of the same job to compare with. Raises SpecvizError.
+    overwrite: removes the earlier job in `out`. older: a summary of the same job to compare with. reference: a sound
+    ancestor of the drafts in the same shape, whose tensors are tried in their place. Raises SpecvizError.
     """
     k = one_k(k, num_speculative_tokens)
     num_wanted = 1 if limit is None else limit
@@ -116,7 +126,7 @@ def align_steps(
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     amounts = {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
     request = _request(chat, chat_options, seed=seed, **sampling, **amounts)
-    wanted = _wanted_models(target, draft, in_memory=executor is local)
+    wanted = _wanted_models(target, draft, reference, in_memory=executor is local)
     rows = _prompt_set(prompts)
     if older is not None:
         check_old_job(older, request, rows.fingerprint)
@@ -125,11 +135,13 @@ def align_steps(
     with executor() as run_each:
         yield Progress("loading the models", 0, num_rows)
         ((_, models),) = run_each(identify, [wanted])
+        models, ancestor = (models, None) if reference is None else (models[:-1], models[-1])
         _check_models(models, older, costs)
-        job = _job(request, models, rows.fingerprint, num_rows, shard_size, costs)
+        job = _job(request, models, ancestor, rows.fingerprint, num_rows, shard_size, costs)
         with lock_folder(folder):
             job_folder = JobFolder(folder, job, overwrite=overwrite)
-            job_run = _JobRun(job_folder, rows, models, batch, run_each)
+            where = executor is local, ancestor
+            job_run = _JobRun(job_folder, rows, models, batch, run_each, *where)
             yield from job_run.steps(costs, keep_parts=keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, models[0], home)
     yield Progress("done", num_rows, num_rows, job_run.num_tokens, result=result)
@@ -153,6 +165,7 @@ def _request(chat: bool, chat_options: Mapping[str, Option], **fields: object) -
 def _job(
     request: Request,
     models: Sequence[ModelIdentity],
+    reference: ModelIdentity | None,
     prompts: str,
     num_rows: int,
     shard_size: int,
@@ -167,6 +180,7 @@ def _job(
         shard_size=shard_size,
         costs=_costs_word(costs),
         specviz=__version__,
+        reference=None if reference is None else (reference.name, reference.content),
     )
 
 
@@ -207,8 +221,11 @@ def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
     return Path(out), None
 
 
-def _wanted_models(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ...]:
-    """The target and the drafts, as the caller named them. in_memory: whether they may be models in memory."""
+def _wanted_models(target: Any, draft: Any, reference: Any, *, in_memory: bool) -> tuple[Any, ...]:
+    """The target, the drafts and the reference if there is one, as the caller named them.
+
+    in_memory: whether they may be models in memory.
+    """
     default_target, default_draft = catalog.default_pair()
     if draft is None and target not in (None, default_target):
         raise SpecvizError("name at least one draft model for a target of your own (got none)")
@@ -224,7 +241,8 @@ def _wanted_models(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ..
         raise SpecvizError(
             f"from 1 to {MOST_DRAFTS} drafts can be compared at once (got {len(drafts)})"
         )
-    wanted = tuple(_model(model) for model in (target, *drafts))
+    references = () if reference is None else (reference,)
+    wanted = tuple(_model(model) for model in (target, *drafts, *references))
     if not in_memory and not all(isinstance(model, str) for model in wanted):
         raise SpecvizError(
             "models in memory cannot be sent to other processes: save them and name their folders"
@@ -301,6 +319,8 @@ class _JobRun:
     models: tuple[ModelIdentity, ...]  # the target first
     batch: int
     run_each: Map
+    is_local: bool  # whether run_each runs in this process
+    reference: ModelIdentity | None = None
     num_tokens: int = 0  # read so far
 
     @property
@@ -329,17 +349,32 @@ class _JobRun:
             yield self._words(f"measuring the costs of {', '.join(self.drafts)}")
             measured = self._run_one(measure_models, self.models)
             costs = {own_costs.draft: own_costs for own_costs in measured}
-        yield self._words("looking for faults in the drafts")
-        first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
-        examined = self._run_one(look, self._shard(first, {}))
+        examined = yield from self._examine()
         preparation = Preparation(
             examined.findings,
             examined.warnings,
             examined.looked_for,
+            examined.floors,
+            examined.agreements,
             created,
             costs={name: own_costs.to_dict() for name, own_costs in costs.items()},
         )
         self.folder.save_preparation(preparation)
+
+    def _examine(self) -> Iterator[Progress]:
+        """Looks for faults; the result is the generator's value. Another process tells nothing before it is done."""
+        words = self._words("looking for faults in the drafts")
+        yield words
+        first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
+        shard = replace(self._shard(first, {}), reference=self.reference)
+        if not self.is_local:
+            return self._run_one(look, shard)
+        for step in steps(shard):
+            if isinstance(step, Examined):
+                return step
+            yield replace(
+                words, words=f"looking for faults in {step.draft}", num_trials=step.num_trials
+            )
 
     def read(self) -> Iterator[Progress]:
         """Works on every shard that is not done yet."""
@@ -430,6 +465,8 @@ class _JobRun:
             num_refused=self.rows.num_refused if is_whole else 0,
             warnings=warnings,
             num_ids={model.name: model.num_ids for model in self.models},
+            prompt_file=self.rows.name,
+            number_formats={model.name: model.number_format for model in self.models},
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:

@@ -62,6 +62,9 @@ class Job:
     shard_size: int
     costs: str  # their source, as `job._costs_word` gives it
     specviz: str  # version
+    reference: tuple[str, str] | None = (
+        None  # name and hash of the model that drafts are compared with
+    )
 
     @property
     def num_parts(self) -> int:
@@ -78,6 +81,7 @@ class Job:
             "target": target,
             "drafts": drafts,
             "models": [list(model) for model in self.models],
+            "reference": None if self.reference is None else list(self.reference),
             "prompts": self.prompts,
             "num_rows": self.num_rows,
             "shard_size": self.shard_size,

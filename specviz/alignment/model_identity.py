@@ -78,9 +78,11 @@ def _identity(loaded: Draft, wanted: Any) -> ModelIdentity:
         digest.update(f"{name} {tuple(weights.shape)} {weights.dtype}".encode())
         digest.update(values.numpy().tobytes())
     num_ids = min(token_model.info.vocab_size, token_model.text.num_ids)
+    number_format = token_model.info.dtype
     if isinstance(loaded, Proposer) and loaded.setup.heads is not None:
         num_ids = min(num_ids, module.num_choices)
-    return ModelIdentity(loaded.name, digest.hexdigest()[:16], num_ids, wanted)
+        number_format = str(next(module.parameters()).dtype).removeprefix("torch.")
+    return ModelIdentity(loaded.name, digest.hexdigest()[:16], num_ids, number_format, wanted)
 
 
 def _facts(model: LoadedModel) -> str:

@@ -247,13 +247,13 @@ def read_in_groups(
     """What `measure` makes of each text, in order; texts of similar length are read together, for little padding."""
     most = READ_TOKENS_CUDA if target.model.device.type == "cuda" else READ_TOKENS
     measured: dict[int, Result] = {}
-    for places in _group_by_length(texts, batch, most):
+    for places in group_by_length(texts, batch, most):
         group = [texts[place] for place in places]
         measured |= zip(places, in_batches(measure, group, len(group)), strict=True)
     return [measured[place] for place in range(len(texts))]
 
 
-def _group_by_length(texts: Sequence[TextIds], batch: int, most_tokens: int) -> Iterator[list[int]]:
+def group_by_length(texts: Sequence[TextIds], batch: int, most_tokens: int) -> Iterator[list[int]]:
     """Yields the places of texts of similar length.
 
     A group has at most `batch` texts, and at most `most_tokens` with padding unless it is a single text.

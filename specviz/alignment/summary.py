@@ -120,6 +120,16 @@ class Finding:
     kind: str  # vocabulary, context, reach, domain, or one of `probes.KINDS`
     words: str
     numbers: Mapping[str, int | float]
+    """`explained`: the agreement that the fault costs, where that was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """The agreement of what knows nothing of the text, over the same texts."""
+
+    frequencies: float  # every token by its frequency alone
+    pairs: float  # by its frequency behind the token before
+    num_texts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +140,9 @@ class Examined:
     warnings: tuple[str, ...]
     looked_for: tuple[str, ...]
     """The faults that were looked for in every draft, in plain words; some need more texts, or chats."""
+    floors: Floors | None  # None for too few texts
+    agreements: Mapping[str, float]
+    """The agreement of each draft over the texts that were examined, for the first token of a draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +186,10 @@ class DraftSummary:
     by_position: tuple[float, ...] = ()
     """The share of drafting steps at the job's K that accept 1, 2, ... K tokens or more, as engines count it."""
     patterns: tuple[Pattern, ...] = ()  # that recur beyond chance, most saved first
+    verdict: str | None = (
+        None  # sound, weak or broken; None for too few texts, or in older summaries
+    )
+    next_step: str = ""  # what to do next, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +257,11 @@ class Summary:
     costs_from: str = ""  # measured, given or left out
     chat_options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Switches of the chat template."""
+    floors: Floors | None = None  # None for too few texts, or in older summaries
+    prompt_file: str = ""  # its name; empty in older summaries
+    number_formats: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of the models' weights, by name
     version: int = VERSION
 
     def draft(self, name: str) -> DraftSummary:

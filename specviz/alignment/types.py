@@ -108,6 +108,7 @@ class ModelIdentity:
     name: str  # shown to people
     content: str  # a hash of the weights, tokenizer and configuration
     num_ids: int  # ids with a text that the model can write
+    number_format: str  # of its weights, in words
     wanted: Any = field(repr=False)
     """A name, a folder's path or a pair in memory, to load the model by; never shown or stored."""
 
@@ -126,6 +127,9 @@ class Shard:
     """The time of a step that drafts 0, 1, ... 16 tokens, by draft, where costs are known."""
     batch: int = 32  # the most texts that are read at once
     models: tuple[ModelIdentity, ...] = ()  # target first; if empty, models are found by name
+    reference: ModelIdentity | None = (
+        None  # a sound ancestor of the drafts, to compare tensors with
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NUM_PROBS = 32  # of a place in a training row
 MOST_PROBS = 4096
+FINDINGS = "findings"
+FAIL_ON = ("broken", FINDINGS)
 SHOWN_LINES = 5  # of what was refused
 NOT_KNOWN = "not known"
 SIGNIFICANCE = {None: NOT_CALLED, False: "not significant", True: "significant"}
@@ -103,6 +105,8 @@ def _add_amounts(parser: argparse.ArgumentParser) -> None:
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
     """Adds the options for what is done with the results."""
+    words = "exit with 1 where a draft is broken, or where any fault is found"
+    parser.add_argument("--fail-on", choices=FAIL_ON, help=words)
     words = "exit with 1 below this value, such as alpha=0.6"
     parser.add_argument(
         "--fail-under", action="append", default=[], metavar="NAME=NUMBER", help=words
@@ -114,6 +118,8 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--export-rows", type=output, metavar="OUT", help=words)
     words = "the likeliest tokens that a row holds for each place; 0: none (default: %(default)s)"
     parser.add_argument("--export-probs", type=int, default=NUM_PROBS, metavar="N", help=words)
+    words = "a sound ancestor of the drafts, of the same shape: says which tensors differ and what they cost"
+    parser.add_argument("--reference", metavar="MODEL", help=words)
     words = "summary.json of an older job to compare with"
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help=words)
 
@@ -160,6 +166,7 @@ def _run(options: argparse.Namespace) -> int:
     names = ["out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat"]
     names += ["target", "draft", "batch", "shard_size", "limit", "overwrite", "keep_parts"]
     settings = {name: getattr(options, name) for name in names}
+    settings["reference"] = options.reference
     settings["chat_options"] = read_options(options.chat_option)
     lines = ProgressLines()
 
@@ -185,7 +192,7 @@ def _run(options: argparse.Namespace) -> int:
                 result, rows, run_each, num_probs=options.export_probs, batch=options.batch
             )
             options.export_rows.write_lines(_counted(written, lines))
-    return print_verdict(result.summary, thresholds, old)
+    return print_verdict(result.summary, thresholds, old, options.fail_on)
 
 
 def _counted(written: Iterator[str], lines: ProgressLines) -> Iterator[str]:
@@ -228,11 +235,16 @@ def _expand(names: Sequence[str]) -> Iterator[str]:
         yield from sorted(found, key=natural_key)
 
 
-def print_verdict(summary: Summary, least: Mapping[str, float], old: Summary | None) -> int:
-    """Prints the values below a threshold, then each draft against the older job; returns the exit code."""
+def print_verdict(
+    summary: Summary, least: Mapping[str, float], old: Summary | None, fail_on: str | None = None
+) -> int:
+    """Prints the values below a threshold, then each draft against the older job; returns the exit code.
+
+    fail_on: one of FAIL_ON.
+    """
     from specviz.alignment.tables import compare as comparing
 
-    failed = comparing.check_thresholds(summary, least)
+    failed = [*comparing.check_thresholds(summary, least), *_failed_on(summary, fail_on)]
     notes = [f"note: {words}" for words in comparing.unreadable_words(summary, least)]
     _print([*failed, *notes])
     if old is None:
@@ -251,6 +263,24 @@ def print_verdict(summary: Summary, least: Mapping[str, float], old: Summary | N
             lines.append(f"note: {draft.name} is not in the older job, so it is not compared")
     _print(lines)
     return exit_code(failed, changes)
+
+
+def _failed_on(summary: Summary, fail_on: str | None) -> list[str]:
+    """The drafts that --fail-on refuses, in words. It refuses what could not be judged, too."""
+    if fail_on is None:
+        return []
+    from specviz.alignment.causes.verdict import BROKEN
+
+    words = []
+    for draft in summary.drafts:
+        if draft.verdict is None:
+            words.append(
+                f"{draft.name}: too few texts to tell whether it is sound (--fail-on {fail_on})"
+            )
+        elif draft.verdict == BROKEN or (fail_on == FINDINGS and draft.findings):
+            found = quantity(len(draft.findings), "finding")
+            words.append(f"{draft.name} is {draft.verdict}, with {found} (--fail-on {fail_on})")
+    return words
 
 
 def exit_code(failed: Sequence[str], changes: Sequence[Change]) -> int:
@@ -324,7 +354,7 @@ def _executor(options: argparse.Namespace) -> executors.Executor:
 
 
 def progress_line(progress: Progress) -> str:
-    words = [f"{progress.words}: {progress.done:,} of {progress.total:,} prompts"]
+    words = [progress.how_far]
     if progress.tokens_per_s is not None:
         words.append(f"{progress.tokens_per_s:,.0f} tokens/s")
     if progress.seconds_left is not None:
@@ -354,17 +384,34 @@ def summary_text(summary: Summary) -> str:
         f"{summary.target}: {quantity(summary.num_prompts, 'prompt')}, {quantity(summary.num_tokens, 'token')}",
         summary.note,
         "",
+        *_verdicts(summary),
+        "",
         *_table(summary),
         "agreement: sum min(p, q), p = the target's probability, q = the draft's; the paper calls its mean alpha",
     ]
-    for draft in summary.drafts:
-        lines += [f"! {draft.name}: {finding.words}" for finding in draft.findings]
     lines += _comparisons(summary)
     lines += [f"note: {warning}" for warning in summary.warnings]
     if summary.num_refused:
         lines.append(f"{quantity(summary.num_refused, 'row')} could not be used:")
         lines += [f"  line {line}: {reason}" for line, reason in summary.refused[:SHOWN_LINES]]
     return "\n".join(lines)
+
+
+def _verdicts(summary: Summary) -> list[str]:
+    """The verdict on each draft beside the floors, then its faults and the next step."""
+    from specviz.alignment.causes.verdict import floor_words, loss_words
+
+    lines = []
+    for draft in summary.drafts:
+        if draft.verdict is not None:
+            lost = loss_words(draft.alpha, draft.findings)
+            lines.append(f"{draft.name} is {draft.verdict}: agreement {draft.alpha:.3f}; {lost}")
+        lines += [f"! {draft.name}: {finding.words}" for finding in draft.findings]
+        if draft.next_step:
+            lines.append(f"  next: {draft.next_step}")
+    if summary.floors is not None:
+        lines.append(floor_words(summary.floors))
+    return lines
 
 
 def _table(summary: Summary) -> list[str]:

@@ -1,105 +1,120 @@
-"""The command `doctor`: the convention under which a draft head accepts most, and what to look at."""
+"""The command `doctor`: whether one draft or head is sound for a target, and what is wrong with it if not."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.cli.help import add_chat_options
+from specviz.cli.output import ProgressLines
 from specviz.errors import SpecvizError
 from specviz.models.catalog import default_pair
 from specviz.views.terminal import escape
-from specviz.views.words import quantity
 
 if TYPE_CHECKING:
-    from specviz.alignment.causes.head_doctor import ConventionResult, HeadDiagnosis
+    from specviz.alignment.summary import Examined
+    from specviz.alignment.types import PromptRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("head", help="draft heads: a bundled name, a folder or a hub id")
-    words = "the model that the head was trained for (default: %(default)s)"
+    words = "draft heads or a draft model: a bundled name, a folder or a hub id, or METHOD:HEADS"
+    parser.add_argument("draft", help=words)
+    words = "the model that it drafts for (default: %(default)s)"
     parser.add_argument("--target", default=default_pair()[0], help=words)
-    words = "prompts that the target continues (default: the bundled ones); 48 texts, each prompt in turn"
+    words = (
+        "prompts that the target continues, as for align; the first 24 (default: the bundled ones)"
+    )
     parser.add_argument("--prompts", type=Path, metavar="FILE", help=words)
+    words = "render every prompt with the target's chat template"
+    parser.add_argument("--chat", action="store_true", help=words)
+    add_chat_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 where the convention of the files is best, 1 where another one is clearly better.
-
-    Raises SpecvizError.
-    """
-    from specviz.alignment.causes.head_doctor import HeadDoctor
-    from specviz.cli.models import load_any_kind
+    """Returns 0 for a sound or a weak draft, 1 for a broken one. Raises SpecvizError."""
+    from specviz.alignment.causes.probes import FEWEST_TEXTS, NUM_TOKENS, steps
+    from specviz.alignment.causes.verdict import BROKEN, verdict_of
+    from specviz.alignment.model_identity import identify
+    from specviz.alignment.summary import Examined
+    from specviz.alignment.types import Shard
+    from specviz.models.chat import has_chat_form
     from specviz.models.pool import ModelPool
+    from specviz.request import Request, read_options
 
     pool = ModelPool()
-    target = pool.load(options.target)
-    heads = load_any_kind(pool, options.head, target)
-    print(
-        f"{escape(heads.name)}: {escape(target.name)} continues the prompts",
-        file=sys.stderr,
-        flush=True,
-    )
-    diagnosis = HeadDoctor(heads, target, _prompts(options.prompts)).examine()
-    print(escape(doctor_text(diagnosis), keep="\n"))
-    return 0 if diagnosis.best is None else 1
-
-
-def _prompts(file: Path | None) -> list[str]:
-    from specviz.alignment.causes.head_doctor import NUM_TEXTS
-
-    if file is None:
-        from specviz.prompts import prompts_file
-
-        kinds = []
-        for kind in prompts_file()["kinds"]:
-            kinds.append([prompt["text"] for prompt in kind["prompts"]])
-        return list(chain.from_iterable(zip(*kinds, strict=False)))  # of every kind alike
-    from specviz.alignment.prompts import open_prompts
-    from specviz.models.chat import as_lines
-
-    all_rows = list(open_prompts(file).rows())
-    rows = [row for row in all_rows if not row.only_for_templates][:NUM_TEXTS]
-    left_out = [row for row in all_rows if row.only_for_templates]
-    if left_out:
-        first = f"line {left_out[0].line}: {left_out[0].only_for_templates}"
-        words = f"{quantity(len(left_out), 'row')} left out, which only a chat template writes"
-        print(f"{escape(file.name)}: {words} ({first})", file=sys.stderr)
-    if any(isinstance(row.prompt, tuple) for row in rows):
+    rows = _rows(options.prompts)
+    models = identify([options.target, options.draft], pool)
+    target, draft = (model.name for model in models)
+    chat_options = read_options(options.chat_option)
+    request = Request(
+        prompt="of a file",
+        target=target,
+        max_new_tokens=NUM_TOKENS,
+        chat=options.chat or bool(chat_options),
+        chat_options=chat_options,
+    ).validate()
+    lines = ProgressLines()
+    lines.print(target, f"{target} continues the prompts")
+    for step in steps(Shard(request, (draft,), rows, {}, models=models), pool):
+        if isinstance(step, Examined):
+            examined = step
+        else:
+            lines.print(
+                step.draft, f"looking for faults in {step.draft}: {step.num_trials:,} trials"
+            )
+    if draft not in examined.agreements:
         raise SpecvizError(
-            f"{file.name} holds token ids as prompts: the doctor changes how texts begin, and needs texts"
+            f"a draft is examined on at least {FEWEST_TEXTS} texts that it can read (got {len(rows)} prompts)"
         )
-    if not rows:
-        raise SpecvizError(f"{file.name} holds no prompt that can be written as plain text")
-    return [row.prompt or as_lines(row.asked()) for row in rows]
+    verdict = verdict_of(examined.agreements[draft], examined.floors, examined.findings)
+    may_chat = not request.chat and has_chat_form(pool.load(options.target).tokenizer)
+    print(escape(doctor_text(draft, target, examined, may_chat=may_chat), keep="\n"))
+    return 1 if verdict == BROKEN else 0
 
 
-def doctor_text(diagnosis: HeadDiagnosis) -> str:
-    """The verdict first, then every convention that was tried."""
-    from specviz.alignment.causes.head_doctor import SAYS
+def _rows(file: Path | None) -> tuple[PromptRow, ...]:
+    from specviz.alignment.causes.probes import NUM_TEXTS
+    from specviz.alignment.prompts import from_values, open_prompts
 
-    depths = " / ".join(f"{value:.3f}" for value in diagnosis.served)
+    if file is not None:
+        return tuple(open_prompts(file).rows())[:NUM_TEXTS]
+    from specviz.prompts import prompts_file
+
+    kinds = [[prompt["text"] for prompt in kind["prompts"]] for kind in prompts_file()["kinds"]]
+    texts = list(chain.from_iterable(zip(*kinds, strict=False)))  # of every kind alike
+    times = -(-NUM_TEXTS // len(texts))  # another text is drawn behind each
+    return tuple(from_values((texts * times)[:NUM_TEXTS]).rows())
+
+
+def doctor_text(draft: str, target: str, examined: Examined, *, may_chat: bool = False) -> str:
+    """The verdict first, then the floors, the faults, the next step and what was looked for.
+
+    may_chat: whether the target has a chat format that was not used.
+    """
+    from specviz.alignment.causes.verdict import (
+        SOUND,
+        floor_words,
+        loss_words,
+        next_step,
+        verdict_of,
+    )
+
+    agreement = examined.agreements[draft]
+    verdict = verdict_of(agreement, examined.floors, examined.findings)
+    next_words = next_step(verdict, examined.findings)
+    if verdict != SOUND and may_chat:
+        next_words = (
+            f"add --chat, as {target} is a chat model: heads are trained on its answers in chats"
+        )
     lines = [
-        f"{diagnosis.head} for {diagnosis.target}: agreement {depths} at depths 1 to {len(diagnosis.served)} "
-        f"({diagnosis.num_texts} texts)"
+        f"{draft} for {target} is {verdict}: agreement {agreement:.3f}; "
+        f"{loss_words(agreement, examined.findings)}",
+        floor_words(examined.floors),
+        *(f"! {finding.words}" for finding in examined.findings),
+        f"next: {next_words}",
+        *(f"note: {words}" for words in examined.warnings),
+        f"looked for: {', '.join(examined.looked_for)}",
     ]
-    best = diagnosis.best
-    if best is None:
-        lines.append("no other convention accepts more than the one that its files name")
-    else:
-        lines.append(f"it accepts more with {best.words}: {_gain(best)}")
-        lines.append(f"look at {SAYS[best.field]}")
-    width = max((len(trial.words) for trial in diagnosis.trials), default=0)
-    lines += ["", "tried, by the change in agreement (mean over texts and depths)"]
-    for trial in diagnosis.trials:
-        mark = " !" if trial.is_better else ""
-        lines.append(f"  {trial.words:<{width}}  {_gain(trial)}{mark}")
-    lines += [f"not tried: {words}" for words in diagnosis.left_out]
     return "\n".join(lines)
-
-
-def _gain(trial: ConventionResult) -> str:
-    gain = f"{trial.gain:+.3f}".replace("-", "−")
-    return f"{gain} (p = {trial.p_value:.2g})"

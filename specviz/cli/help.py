@@ -38,7 +38,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "--prompts prompts.jsonl --draft fable-draft --draft fable-draft-tiny --out job",
         "--prompts prompts.jsonl --out job2 --fail-under alpha=0.6 --compare job/summary.json",
     ),
-    "doctor": ("fable-eagle", "my-head --target Qwen/Qwen3-8B --prompts prompts.jsonl"),
+    "doctor": ("fable-eagle", "my-head --target Qwen/Qwen3-8B --prompts prompts.jsonl --chat"),
     "prove": ("", "--rule typical --tokens 500", "--samples samples.jsonl --json report.json"),
     "bench": ("", "--k 1 2 3 4", "methods all", "costs --json costs.json"),
     "bench speed": ("", "--k 1 2 3 4", "--target smollm2 --repeats 1"),
@@ -57,8 +57,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "get": ("", "smollm2", "smollm2 --remove"),
 }
 EXIT_CODES: Mapping[str, Mapping[int, str]] = {
-    "align": {1: "below --fail-under, or significantly worse than --compare", 3: "cannot tell"},
-    "doctor": {1: "the head accepts clearly more under another convention"},
+    "align": {
+        1: "refused by --fail-on, below --fail-under, or significantly worse than --compare",
+        3: "cannot tell",
+    },
+    "doctor": {1: "the draft is broken"},
     "prove": EXIT_WORDS,
     "bench": {3: "the machine was too busy (only `bench costs`)"},
     "bench costs": {3: "the machine was too busy to measure the costs"},

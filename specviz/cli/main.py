@@ -255,11 +255,12 @@ def _print_end(trace: Trace) -> None:
 
 def _models(options: argparse.Namespace) -> int:
     from specviz.alignment.causes.doctor import examine
-    from specviz.cli.models import diagnosis_text, heads_report, overview
+    from specviz.cli.models import diagnosis_text, files_text, heads_report, overview
 
     if options.check:
         diagnosis = examine(*options.check)
-        print(diagnosis_text(diagnosis))
+        texts = [diagnosis_text(diagnosis), files_text(diagnosis, options.check[1])]
+        print("\n\n".join(filter(None, texts)))
         return 0 if diagnosis.is_direct else 1
     if options.heads:
         print(escape(heads_report(options.heads, options.target), keep="\n"))

@@ -9,6 +9,8 @@ from huggingface_hub import scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
 from specviz.alignment.causes.doctor import Diagnosis, MethodAdvice, NamedId, Special
+from specviz.alignment.causes.files import faults
+from specviz.alignment.causes.undo.rounding import coarse_words
 from specviz.decoding.forward.transformers_forward import num_layers
 from specviz.drafters.heads import KINDS, LoadedHeads, kind_of, load_heads
 from specviz.errors import SpecvizError
@@ -20,6 +22,7 @@ from specviz.models.generation import asked_by, describe
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.proofs import read_proof
 from specviz.models.tokens import TokenText, differing_ids
+from specviz.settings import settings
 from specviz.views.terminal import escape
 from specviz.views.words import percent
 
@@ -206,12 +209,29 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
         ["Ids", *_table(_id_rows(diagnosis))],
         ["Special tokens (target | draft)", *_table(map(_special_row, diagnosis.special))],
         ["Chat format", f"  {diagnosis.chat}"],
+        ["Settings of the draft that are not the target's", *_lines(diagnosis.settings)],
         ["Ways to draft", *_table(_way_row(way, diagnosis.is_direct) for way in diagnosis.ways)],
     )
     paragraphs = []
     for lines in sections:
         paragraphs.append("\n".join(escape(line, keep=" ") for line in lines))
     return "\n\n".join(paragraphs)
+
+
+def _lines(found: Iterable[str]) -> list[str]:
+    return [f"  {words}" for words in found] or ["  none"]
+
+
+def files_text(diagnosis: Diagnosis, draft: str) -> str:
+    """What the tensors of a draft model say; empty where its weights are not on this machine. Raises SpecvizError."""
+    folder = diagnosis.draft.folder
+    if folder is None or not any(folder.glob("*.safetensors")):
+        return ""
+    loaded = ModelPool(allow_any=settings().commands_take_any_model).load(draft, as_draft=True)
+    found = list(faults(loaded.model, loaded.unused))
+    words, _ = coarse_words(loaded.model)
+    lines = ["Tensors of the draft", *_lines([*found, words] if words else found)]
+    return "\n".join(escape(line, keep=" ") for line in lines)
 
 
 def _verdict(diagnosis: Diagnosis) -> list[str]:

@@ -105,6 +105,8 @@ class ModelFolder:
         self._folder = folder
         self._name = name
         self._needed = 0
+        self.unused: tuple[str, ...] = ()
+        """The names of tensors in the files that the loaded model has no place for."""
         self._explain(lambda: check_small_files(folder, name))
         if (heads := format_of(folder)) is not None:
             advice = _WITH_HEADS[bool(heads.method)].format(heads.method)
@@ -183,6 +185,7 @@ class ModelFolder:
             lambda: auto.from_pretrained(self._folder, **options, **_NO_CODE)
         )
         self._check_report(report)
+        self.unused = tuple(sorted(report["unexpected_keys"]))
         if bits is not None and not quantisation.is_quantised(model):
             raise SpecvizError(
                 f"nothing in {self._name} can be held in {bits}; name it without :{bits}"

@@ -60,6 +60,8 @@ class LoadedModel:
     info: ModelInfo  # its record in a trace
     text: TokenText
     proof: Proof = field(default_factory=Proof)
+    unused: tuple[str, ...] = ()
+    """The names of tensors in its files that the model has no place for."""
 
     def cached_lm(self) -> CachedLM:
         """A new reader of these weights, with an empty cache."""
@@ -127,7 +129,13 @@ class _Entry:
         self.sizes = Counter(quantisation.bytes_by_device(loaded.model))
         self._held: LoadedModel | None = loaded
         self._model = weakref.ref(loaded.model)
-        self._rest = (loaded.tokenizer, loaded.info, loaded.text, loaded.proof)
+        self._rest = (
+            loaded.tokenizer,
+            loaded.info,
+            loaded.text,
+            loaded.proof,
+            loaded.unused,
+        )
 
     @property
     def is_alive(self) -> bool:
@@ -281,7 +289,8 @@ class ModelPool:
                 deepen(model, times)
             proof_file = files.proof_path(homes, dtype, bits, times)
             pair = (model, files.tokenizer())
-            loaded = self._add(task, pair, sha256 or revision, read_proof(proof_file))
+            known = read_proof(proof_file)
+            loaded = self._add(task, pair, sha256 or revision, known, files.unused)
             if not loaded.proof.replays:  # the obstacle may be gone at the next start
                 keep_proof(proof_file, loaded.proof)
         words = (
@@ -316,9 +325,14 @@ class ModelPool:
         return self._add(task, (model.eval(), tokenizer), None)
 
     def _add(
-        self, task: _LoadTask, pair: Pair, revision: str | None, known: Proof | None = None
+        self,
+        task: _LoadTask,
+        pair: Pair,
+        revision: str | None,
+        known: Proof | None = None,
+        unused: tuple[str, ...] = (),
     ) -> LoadedModel:
-        """Adds a model to the pool. known: its proof, made earlier.
+        """Adds a model to the pool. known: its proof, made earlier. unused: tensors that it has no place for.
 
         Raises SpecvizError for a model that cannot be read behind a cache.
         """
@@ -346,7 +360,7 @@ class ModelPool:
                 tokenizer_sha=tokenizer_sha,
                 generation_config=dict(generation.asked_by(model.generation_config)) or None,
             )
-            loaded = LoadedModel(name, model, tokenizer, info, text, proof)
+            loaded = LoadedModel(name, model, tokenizer, info, text, proof, unused)
             self._tasks[name] = task
             self._entries[task.key] = _Entry(loaded)
             self._entries.move_to_end(task.key)

@@ -279,7 +279,8 @@ class _Endpoints:
         Returns:
             done, total: prompts; words: what is being done. The last answer has result: alpha (the chance that a
             drafted token is accepted, 0 to 1) with its interval, greedy_agreement (0 to 1), tokens_per_call for each
-            K from 1, the findings (faults with a name) and the reasons for rejections with their share of the loss
+            K from 1, the verdict (sound, weak or broken; null for too few prompts), the findings (faults with a name),
+            the next step and the reasons for rejections with their share of the loss
         """
         if not 1 <= len(prompts) <= MOST_PROMPTS:
             raise SpecvizError(
@@ -402,7 +403,9 @@ def _drafts_answer(draft: DraftSummary) -> dict[str, Any]:
         "alpha_interval": draft.alpha_interval,
         "greedy_agreement": draft.greedy_agreement,
         "tokens_per_call": draft.tokens_per_call,
+        "verdict": draft.verdict,
         "findings": [finding.words for finding in draft.findings],
+        "next_step": draft.next_step,
         "reasons": reasons,
     }
 

@@ -287,7 +287,7 @@ def test_other_prompts_lengths_or_chat_forms_are_refused_by_name_also_before_the
 
 
 def test_the_models_are_checked_before_the_first_shard(summary):
-    target, *drafts = (ModelIdentity(name, "", 12, name) for name in ("big", "new", "two", "newer"))
+    target, *drafts = (ModelIdentity(name, "", 12, "float32", name) for name in ("big", "new", "two", "newer"))
     comparing.check_old_models(old(summary), target, drafts[:2])
     with pytest.raises(SpecvizError, match="drafts new, newer; it has one, two"):
         comparing.check_old_models(old(summary), target, drafts[::2])

@@ -9,7 +9,8 @@ import pytest
 from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from specviz.alignment.causes.doctor import MOST_IDS, chat_difference, examine
+from specviz.alignment.causes.chat_forms import chat_difference
+from specviz.alignment.causes.doctor import MOST_IDS, examine
 from specviz.cli.main import main
 from specviz.cli.models import diagnosis_text
 from specviz.errors import SpecvizError

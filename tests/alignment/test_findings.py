@@ -131,7 +131,7 @@ def test_missing_vocabulary_is_named_with_the_ceiling_it_sets(summary):
     (closed,) = of_draft(lame, (), ids=(4096, 4096))  # nobody knows how many it has closed
     assert "9.0" in closed.words
     assert "4,096" not in closed.words
-    assert finding.numbers == pytest.approx({"outside": 0.09, "ceiling": 0.91, "num_ids": 3000})
+    assert finding.numbers == pytest.approx({"explained": 0.09, "ceiling": 0.91, "num_ids": 3000})
     assert of_draft(replace(summary, ceiling=0.9995), ()) == ()
 
 
@@ -157,8 +157,8 @@ def test_a_tag_on_which_a_draft_fails_is_named_with_the_points_that_it_costs(sum
     """10 of 40 texts agree 0.3 less: 7.5 points of the whole."""
     (finding,) = of_draft(summary, (), tagged(10, 30, 0.3, 0.6))
     assert finding.kind == "domain"
-    assert finding.numbers["cost"] == pytest.approx(0.075, abs=0.01)
-    assert 0.03 < finding.numbers["low"] < finding.numbers["cost"] < finding.numbers["high"] < 0.13
+    assert finding.numbers["explained"] == pytest.approx(0.075, abs=0.01)
+    assert 0.03 < finding.numbers["low"] < finding.numbers["explained"] < finding.numbers["high"] < 0.13
     assert "code (10 of 40)" in finding.words
 
 

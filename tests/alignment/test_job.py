@@ -562,7 +562,7 @@ def peak_of(num_prompts, folder, monkeypatch):
     What follows is bounded by itself: an interval needs few numbers per prompt, the report holds 20 MB of texts.
     """
     monkeypatch.setattr(jobs, "analyse", stand_in)
-    monkeypatch.setattr(jobs, "look", lambda shard: Examined((), (), ()))
+    monkeypatch.setattr(jobs, "steps", lambda shard: iter([Examined((), (), (), None, {})]))
     monkeypatch.setattr(jobs.Aggregator, "summary", enough)
     rows = [f"prompt {number}" for number in range(num_prompts)]
     gc.collect()

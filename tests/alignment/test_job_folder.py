@@ -123,7 +123,13 @@ def test_a_damaged_part_is_named(folder):
 def test_the_same_job_goes_on(folder):
     folder.write(1, tables())
     known = Preparation(
-        (Finding("one", "layer", "bad", {"layer": 2.0}),), ("careful",), ("a layer",), "2026-01-01", {"one": {"x": 1.5}}
+        (Finding("one", "layer", "bad", {"layer": 2.0}),),
+        ("careful",),
+        ("a layer",),
+        None,
+        {},
+        "2026-01-01",
+        {"one": {"x": 1.5}},
     )
     folder.save_preparation(known)
     again = JobFolder(folder.path, job())

@@ -1,25 +1,34 @@
 """Faults planted in sound drafts are found and named by the lab; the sound ones are left alone."""
 
 import copy
+import json
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
 from specviz.alignment.ahead import load_draft
 from specviz.alignment.causes import probes as faults
+from specviz.alignment.causes.reading import Reading, Subject, on_module
 from specviz.alignment.causes.sample import TargetTexts
-from specviz.alignment.causes.trials import Changed, Trial, agreements
-from specviz.alignment.causes.weights import GROUP, coarse_words
+from specviz.alignment.causes.search import TEMPERATURES, divide
+from specviz.alignment.causes.undo import matrices, rounding, rows, settings
+from specviz.alignment.causes.undo.rounding import GROUP, coarse_words
 from specviz.alignment.job import align
 from specviz.alignment.types import Message, PromptRow, Shard
 from specviz.decoding.sampling import Sampling
+from specviz.drafters.heads import load_heads
+from specviz.models.catalog import resolve
 from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import workbench
-from tests.helpers.planted_faults import PLANTED, findings_with, half_noised, noised
+from tests.helpers.planted_faults import FAULTS, OF_DRAFTS, examine, planted, rounded, verdict
 
 CHATS = [[{"role": "user", "content": f"Tell me about the {thing}."}] for thing in ("fox", "sea", "king", "moon")]
 TOLD = "{% for message in messages %}Tell: {{ message['content'] }}\n\n{% endfor %}"
@@ -68,34 +77,166 @@ def test_in_sound_drafts_nothing_is_found(prompts, name):
 @pytest.mark.slow
 def test_of_a_draft_that_was_trained_on_code_alone_the_words_are_named_that_it_never_gives(prompts):
     found, _ = findings(prompts, "fable-draft-code")
-    assert [*found] == ["token ids"]
-    assert found["token ids"].numbers["share"] > 0.1
+    assert [*found] == ["unlearned ids"]
+    assert found["unlearned ids"].numbers["explained"] > 0.1
 
 
 # ---- planted faults: each in a copy of a sound draft ----------------------------------------------------------------
 
 
-CURES = {
-    "temperature": "logits divided by 1.7",
-    "rope": "with the target's own rope parameters",
-    "layer": "layer 2 of 2",
-    "template": "the draft's with",
-    "tokenizer": "where the target has ##, ",
-    "start": "with the start token <|endoftext|> (id 0) left out",
-    "feature": "the states of the token behind",
-}
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.target == "fable-target"])
+def test_a_planted_fault_is_named_first_or_nothing_is(name, tmp_path):
+    """Never is another fault named. `planted_faults`, run as a program, says how often the right one is."""
+    fault = FAULTS[name]
+    found = examine(ModelPool(allow_any=True), str(planted(fault, tmp_path)), fault.target)
+    assert verdict(fault, found) != "wrong", found.findings
+
+
+@pytest.mark.parametrize("name", ["gate and up in layer 1", "eagle: inputs of fc"])
+def test_a_fault_is_named_with_the_points_that_it_explains_and_those_that_stay(name, tmp_path):
+    fault = FAULTS[name]
+    found = examine(ModelPool(allow_any=True), str(planted(fault, tmp_path)), fault.target)
+    first = found.findings[0]
+    assert verdict(fault, found) == "right"
+    assert first.numbers["low"] > 0
+    assert first.numbers["explained"] > 0.1
+    assert f"It explains {100 * first.numbers['explained']:.1f} of the " in first.words
+    assert "stay unexplained" in first.words
+
+
+BEYOND_AN_UNDO = {"400 rows", "relu", "rounded to 3 bits", "hot, and gate and up", "norms -1 and k and v"}
+"""Two faults at once, ids that are found token by token, numbers that are lost."""
+WITH_AN_INVERSE = [
+    fault for fault in OF_DRAFTS
+    if fault.kinds and not {"tensors", "layer"} & {*fault.kinds} and fault.name not in BEYOND_AN_UNDO
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", WITH_AN_INVERSE, ids=lambda fault: fault.name)
+def test_some_undo_gives_the_sound_drafts_probabilities_back(fault, pool, tmp_path):
+    """The inverse of each planted fault is among the undos, whatever the search makes of that."""
+    target = pool.load(fault.target)
+    broken = from_folder(planted(fault, tmp_path))
+    origin = resolve(fault.base)
+    if "int4" in fault.name:  # weights that were rounded stay so
+        origin = planted(replace(fault, name="rounded", plant=rounded(4)), tmp_path)
+    ids = target.text.encode("Tom has a red ball. Mia has a red hat, and Tom has a cat. " * 3)
+    wanted = probabilities(from_folder(origin), ids)
+    assert distance(probabilities(broken, ids), wanted) > 0.03
+    reading = Reading(broken, 0, [TextIds(ids[:9], ids[9:])])
+    undone = (undo.apply(reading) for undo in undos_of(reading, target.model))
+    assert min(distance(probabilities(each.module, ids, each.divided_by), wanted) for each in undone) < 0.015
+
+
+def from_folder(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.no_grad()
+def probabilities(model, ids, divided_by=1.0):
+    return (model(torch.tensor([ids])).logits[0] / divided_by).softmax(-1)
+
+
+def distance(p, q):
+    return 1 - float(torch.minimum(p, q).sum(-1).mean())
+
+
+def undos_of(reading, target):
+    """Every undo that needs no text of the target; rows are shifted as the planted faults have it."""
+    module = reading.module
+    families = [*matrices.families(module), *settings.families(module, target), *rounding.families(module)]
+    families += rows.families(module, rows.DeafIds((), 0, 0.0, {}))
+    for place in range(len(matrices.blocks_of(module))):
+        families += matrices.families_of_layer(module, place)
+    for begin, step in ((20, 1), (600, -1), (1500, 3), (100, 1)):
+        for tables, _ in rows.tables_of(module):
+            change = partial(rows.shift, begin=begin, step=step, tables=tables)
+            families.append((on_module("token ids", "", change),))
+    families += [[divide(divisor) for divisor in family] for family in TEMPERATURES]
+    return [undo for family in families for undo in family]
+
+
+# ---- faults of what a draft reads -----------------------------------------------------------------------------------
+
+
+MARKED = "{% for message in messages %}## {{ message['content'] }}\n\n{% endfor %}"
+UNMARKED = MARKED.replace("## ", "")
+
+
+def without_merge(tokenizer, mark):
+    """The same ids, but for the mark its parts come out."""
+    held = json.loads(tokenizer.backend_tokenizer.to_str())
+    held["model"]["merges"] = [pair for pair in held["model"]["merges"] if "".join(pair) != mark]
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(held))
+
+
+def deaf_behind(pool, mark, tokenizer=None):
+    """A copy of fable-draft that was never trained on a token: behind it, what the model reads is drowned in noise."""
+    sound = pool.load("fable-draft")
+    model = copy.deepcopy(sound.model)
+    token = pool.load("fable-target").text.encode(mark, special=False)[0]
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(1024, 1, generator=generator) * torch.randn(1, 192, generator=generator)
+
+    def drown(_, ids, embedded):
+        behind = (ids[0] == token).cumsum(1) > 0
+        return embedded + behind[..., None] * embedded.std() * noise[: embedded.shape[1]]
+
+    model.get_input_embeddings().register_forward_hook(drown)
+    return model, tokenizer or copy.deepcopy(sound.tokenizer)
+
+
+def first_finding(rows, draft, target="fable-target", **options):
+    made = align(rows[:24], target=target, draft=draft, max_new_tokens=64, costs={}, **options)
+    return made.summary.drafts[0].findings[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plant", quick(PLANTED, noised), ids=lambda plant: plant.__name__)
-def test_a_planted_fault_is_the_first_cause_and_its_cure_holds_on_other_texts(plant):
-    first, *_ = findings_with(plant)
-    assert first.kind == PLANTED[plant]
-    assert CURES.get(first.kind, "") in first.words
-    if first.kind not in ("bits", "token ids"):
-        assert first.numbers["low"] > 0
-        least = faults.LEAST_GAIN["layer"] if plant is half_noised else 0.02  # damping undoes but a part of it
-        assert first.numbers["applied"] > least
+def test_another_chat_format_is_named_with_its_difference(pool, prompts):
+    target = pool.load("fable-target")
+    asked, answers = copy.deepcopy(target.tokenizer), copy.deepcopy(target.tokenizer)
+    asked.chat_template, answers.chat_template = MARKED, UNMARKED
+    rows = [{"messages": [{"role": "user", "content": text}], "id": n} for n, text in enumerate(prompts)]
+    model = copy.deepcopy(target.model)
+    model.name_or_path = "marked-target"
+    found = first_finding(rows, deaf_behind(pool, "##", answers), target=(model, asked))
+    assert found.kind == "template"
+    assert "the draft's with" in found.words
+
+
+@pytest.mark.slow
+def test_a_tokenizer_that_splits_otherwise_is_named_with_an_example(pool, prompts):
+    model, tokenizer = deaf_behind(pool, "##")
+    without_merge(tokenizer, "##")
+    found = first_finding([f"## {text}" for text in prompts], (model, tokenizer))
+    assert found.kind == "tokenizer"
+    assert "where the target has ##, " in found.words
+
+
+@pytest.mark.slow
+def test_a_start_token_that_a_draft_was_never_trained_on_is_named(pool, prompts):
+    target = pool.load("fable-target")
+    start = target.tokenizer.bos_token_id
+    ids = [target.text.encode(text, special=False) for text in prompts]
+    rows = [{"prompt": [start, *own, *own * (place % 2)]} for place, own in enumerate(ids)]  # long, every second one
+    found = first_finding(rows, deaf_behind(pool, "<|endoftext|>"))
+    assert found.kind == "start"
+    assert "with the start token <|endoftext|> (id 0) left out" in found.words
+
+
+@pytest.mark.slow
+def test_states_of_another_token_are_named(pool, prompts):
+    """An EAGLE head that is given the states of another position."""
+    head = load_heads(pool, "fable-eagle", "eagle", pool.load("fable-target")).module
+    fuse = type(head).fuse
+    head.fuse = lambda states: fuse(head, states).roll(1, 0)
+    try:
+        found = first_finding(prompts, "fable-eagle")
+    finally:
+        del head.fuse
+    assert found.kind == "feature"
+    assert "the states of the token behind" in found.words
 
 
 @pytest.mark.slow
@@ -107,11 +248,12 @@ def test_sound_heads_have_no_cause(prompts, name):
 
 def test_heads_that_are_tried_together_agree_as_each_does_alone(pool):
     target = pool.load("fable-target")
-    drafter = load_draft("fable-medusa", pool, target).drafter()
+    subject = Subject(load_draft("fable-medusa", pool, target), target)
     ids = target.text.encode("Tom has a red ball. Mia has a red hat, and Tom has a cat.")
     sample = TargetTexts(target, [TextIds(ids[:4], ids[4:]), TextIds(ids[:9], ids[9:14])], Sampling())
-    trials = [Trial("", "", drafter), Trial("", "", Changed(drafter, divided_by=3.0))]
-    together, alone = agreements(trials, sample), [agreements([each], sample)[0] for each in trials]
+    plain = Reading(subject.module, 0, sample.texts)
+    trials = [plain, replace(plain, divided_by=3.0)]
+    together, alone = subject.agreements(trials, sample), [subject.agreements([each], sample)[0] for each in trials]
     np.testing.assert_allclose(together, alone, rtol=1e-6)
     assert (together[0] != together[1]).all()
 

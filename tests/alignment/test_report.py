@@ -1,5 +1,6 @@
 """The report of an alignment job as sections: what is said, what is not said, texts from outside, limits."""
 
+import argparse
 import json
 import math
 from dataclasses import replace
@@ -21,11 +22,15 @@ from specviz.alignment.report import (
 from specviz.alignment.report import (
     texts as alignment_texts,
 )
+from specviz.alignment.report.command import command_of
 from specviz.alignment.summary import (
     DraftingMode,
     Finding,
+    Floors,
 )
 from specviz.alignment.tables.columns import COLUMNS
+from specviz.cli.align import add_arguments
+from specviz.request import read_options
 from specviz.views.blocks import (
     BarsBlock,
     ChartBlock,
@@ -264,14 +269,22 @@ def test_a_difference_is_called_what_it_is(significant, difference, words):
 
 def test_findings_warnings_and_refused_lines_stand_in_the_overview():
     finding = Finding("fable-draft", "layer", "layer 3 differs from its neighbours", {"layer": 3.0})
-    drafts = (draft("fable-draft", 0.7, findings=(finding,)),)
-    shown = section_of(made_summary(drafts=drafts, warnings=("templates differ",), exact=False), "overview").blocks
+    drafts = (draft("fable-draft", 0.7, findings=(finding,), verdict="broken", next_step="look at layer 3"),)
+    floors = Floors(0.11, 0.25, 24)
+    summary = made_summary(drafts=drafts, warnings=("templates differ",), exact=False, floors=floors)
+    shown = section_of(summary, "overview").blocks
     states = [(block.state, "".join(block.words)) for block in shown if isinstance(block, VerdictBlock)]
-    assert states[0][0] == "unsure"
-    assert states[1:] == [
+    assert states[:2] == [
+        (
+            "differs",
+            "fable-draft is broken: 30.0 points are lost, and no known fault explains them. Next: look at layer 3.",
+        ),
         ("differs", "fable-draft: layer 3 differs from its neighbours"),
-        ("unsure", "templates differ"),
     ]
+    assert [state for state, _ in states[2:]] == ["unsure", "unsure"]
+    assert states[-1] == ("unsure", "templates differ")
+    assert isinstance(shown[0], VerdictBlock)
+    assert "token pairs 25\u00a0% (counted and measured on 24 of the texts)" in said(shown)
     assert "No fault" not in said(shown)
     assert "Faults found: 1, see above." in said(shown)
     assert "Lines that could not be used: 2" in said(shown)
@@ -308,6 +321,25 @@ def test_the_saved_columns_are_listed():
     listed = said(section_of(made_summary(), "how"))
     for name in ("tokens", "prompts", "slices"):
         assert all(column in listed and each.meaning in listed for column, each in COLUMNS[name].items())
+
+
+def test_how_it_was_made_names_hashes_formats_the_file_and_a_command_that_makes_it_again():
+    models = {"fable-target": "0123456789abcdef", "fable-draft": "fedcba9876543210"}
+    summary = made_summary(
+        drafts=(draft("fable-draft", 0.7),), models=models, prompt_file="prompts.jsonl", seed=3, k=6, chat=True,
+        number_formats=dict.fromkeys(models, "bfloat16"), chat_options={"thinking": False},
+        sampling={"temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.0},
+    )  # fmt: skip
+    listed = said(section_of(summary, "how"))
+    for words in ("fable-target (bfloat16, 01234567)", "fable-draft (bfloat16, fedcba98)", "prompts.jsonl (ffffffff)"):
+        assert words in listed
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = parser.parse_args(command_of(summary).split()[4:])
+    assert (options.target, options.draft, options.prompts.name) == ("fable-target", ["fable-draft"], "prompts.jsonl")
+    assert (options.temperature, options.top_p, options.top_k, options.min_p) == (0.7, 0.9, 0, 0.0)
+    assert (options.seed, options.k, options.max_new_tokens, options.chat) == (3, 6, 64, True)
+    assert read_options(options.chat_option) == {"thinking": False}
 
 
 def test_the_page_shows_the_same_blocks_as_the_report():

@@ -307,9 +307,9 @@ def test_other_errors_are_not_taken_for_lack_of_memory():
 
 def test_one_long_text_leaves_the_others_together():
     texts = [TextIds([1] * size, [1]) for size in (10, 400, 9, 11, 5)]
-    assert list(shards._group_by_length(texts, 8, 100)) == [[4, 2, 0, 3], [1]]
-    assert list(shards._group_by_length(texts, 2, 100)) == [[4, 2], [0, 3], [1]]
-    assert list(shards._group_by_length(texts, 8, 25)) == [[4, 2], [0, 3], [1]]
+    assert list(shards.group_by_length(texts, 8, 100)) == [[4, 2, 0, 3], [1]]
+    assert list(shards.group_by_length(texts, 2, 100)) == [[4, 2], [0, 3], [1]]
+    assert list(shards.group_by_length(texts, 8, 25)) == [[4, 2], [0, 3], [1]]
 
 
 def test_the_chance_to_be_kept_is_that_of_the_what_if(pool):

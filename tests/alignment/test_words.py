@@ -7,7 +7,7 @@ import pytest
 
 from specviz.alignment.aggregate import Aggregator
 from specviz.alignment.causes import findings
-from specviz.alignment.causes.doctor import chat_difference
+from specviz.alignment.causes.chat_forms import chat_difference
 from specviz.alignment.causes.findings import of_draft
 from specviz.alignment.job import Progress, align
 from specviz.alignment.tables import compare as comparing

@@ -5,14 +5,17 @@ can be drafted directly. For other pairs the diagnosis names the methods that wo
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from pathlib import Path
 
+from transformers import PreTrainedConfig
+
+from specviz.alignment.causes.chat_forms import chat_words
+from specviz.alignment.causes.files import differences, folder_of
 from specviz.errors import SpecvizError
 from specviz.models.catalog import without_format
-from specviz.models.chat import NO_OPTIONS, has_chat_form, render_chat
 from specviz.models.files.hub import find, ignore_progress
 from specviz.models.folder import ModelFolder, context_limit, limit_words
 from specviz.models.gguf import fetch_model
@@ -23,18 +26,6 @@ from specviz.views.words import label, percent
 
 MOST_IDS = 4_000_000  # no vocabulary is larger; a damaged one may claim to be
 MOST_SHOWN = 10
-SHOWN_CHARACTERS = 24  # before and after the first difference
-USER = {"role": "user", "content": "What is two and two?"}
-ANSWER = {"role": "assistant", "content": "Four."}
-DIALOGUES = (
-    ("one question", (USER,)),
-    ("a system message and a question", ({"role": "system", "content": "Answer briefly."}, USER)),
-    (
-        "a question, an answer and a question",
-        (USER, ANSWER, {"role": "user", "content": "And three?"}),
-    ),
-)
-"""The dialogues that both chat forms render: name and messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +47,9 @@ class PairSide:
     context_limit: int
     limit_words: str
     """What narrows its context; empty: nothing."""
+    config: PreTrainedConfig = field(compare=False, repr=False)
+    folder: Path | None = None
+    """The folder of its files; None for a model in memory."""
 
     @property
     def num_ids(self) -> int:
@@ -127,6 +121,8 @@ class Diagnosis:
     chat: str
     ways: tuple[MethodAdvice, ...]
     notes: tuple[str, ...]
+    settings: tuple[str, ...]
+    """The draft's settings that are not the target's and may matter. Sound drafts may have some."""
 
     @property
     def is_direct(self) -> bool:
@@ -164,9 +160,10 @@ def examine(
         num_target_texts=len(our_texts),
         num_draft_texts=len(their_texts),
         special=tuple(_compare_special(ours, theirs)),
-        chat=_chat_words(ours.text.tokenizer, theirs.text.tokenizer),
+        chat=chat_words(ours.text.tokenizer, theirs.text.tokenizer),
         ways=_advise(len(differing), num_common, len(their_texts)),
         notes=tuple(_notes(ours, theirs)),
+        settings=tuple(differences(theirs.config, ours.config, theirs.folder).values()),
     )
 
 
@@ -195,7 +192,11 @@ def _read_side(model: str | LoadedModel, allow_any: bool) -> PairSide:
     else:
         words = limit_words(model.model.config)
         info = model.info
-        side = PairSide(model.name, model.text, info.vocab_size, info.context_limit, words)
+        folder = folder_of(model)
+        config = model.model.config
+        side = PairSide(
+            model.name, model.text, info.vocab_size, info.context_limit, words, config, folder
+        )
     if side.num_ids > MOST_IDS:
         raise SpecvizError(
             f"{side.name} has ids up to {side.num_ids:,}; at most {MOST_IDS:,} can be compared"
@@ -217,6 +218,8 @@ def _read_folder(name: str, allow_any: bool) -> PairSide:
         table=config.get_text_config(decoder=True).vocab_size,
         context_limit=context_limit(config, tokenizer),
         limit_words=limit_words(config),
+        config=config,
+        folder=folder,
     )
 
 
@@ -297,87 +300,3 @@ def _notes(target: PairSide, draft: PairSide) -> Iterator[str]:
             f"the draft's table ends {lacking:,} ids before the target's tokens do. Agreement cannot exceed 1 less "
             "the target's probability of those tokens. After one of them, the draft proposes nothing more"
         )
-
-
-# ---- chat forms: three dialogues by both tokenizers; templates are untrusted programs, and may fail ------------------
-
-
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    chat_template: Any
-
-    def apply_chat_template(
-        self, conversation: Sequence[dict[str, str]], **options: Any
-    ) -> str: ...
-
-
-def chat_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
-    """The difference of the two chat forms, in words.
-
-    None where three dialogues render alike, or neither tokenizer has a template.
-    """
-    target_has_form = has_chat_form(target)
-    if target_has_form != has_chat_form(draft):
-        has, lacks = ("target", "draft") if target_has_form else ("draft", "target")
-        return f"the {has} has a chat template and the {lacks} has none"
-    for name, messages in DIALOGUES:
-        difference = _dialogue_difference(name, messages, target, draft)
-        if difference is not None:
-            return difference
-    return None
-
-
-def _chat_words(target: Tokenizer, draft: Tokenizer) -> str:
-    difference = chat_difference(target, draft)
-    if difference is not None:
-        return f"differs: {difference}"
-    if not has_chat_form(target):
-        return "neither model has a chat template"
-    is_one = target.chat_template == draft.chat_template
-    return "the same template" if is_one else "two templates that render three dialogues alike"
-
-
-def _dialogue_difference(
-    name: str, messages: Sequence[dict[str, str]], target: Tokenizer, draft: Tokenizer
-) -> str | None:
-    """The difference of the two forms of one dialogue, in words; None where they are alike."""
-    ours = render(target, messages)
-    theirs = render(draft, messages)
-    if ours == theirs:
-        return None
-    if ours is None or theirs is None:
-        refuses = "target" if ours is None else "draft"
-        return f"{name}: the {refuses}'s chat template refuses it, the other does not"
-    place = 0
-    while ours[place : place + 1] == theirs[place : place + 1]:
-        place += 1
-    after = "at once"
-    if place:
-        after = f"after {_quote(ours[max(0, place - SHOWN_CHARACTERS) : place])}"
-    ours_next = _quote(ours[place : place + SHOWN_CHARACTERS])
-    theirs_next = _quote(theirs[place : place + SHOWN_CHARACTERS])
-    return (
-        f"{name}: {after} the target's chat format continues with {ours_next}, the draft's with "
-        f"{theirs_next}"
-    )
-
-
-def render(
-    tokenizer: Tokenizer,
-    messages: str | Sequence[Mapping[str, Any]],
-    options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
-    tools: Sequence[Mapping[str, Any]] = (),
-) -> str | None:
-    """The messages, or one question, in the tokenizer's chat form.
-
-    None where the tokenizer has no chat form or refuses the messages.
-    """
-    try:
-        return render_chat(tokenizer, messages, options, tools)
-    except SpecvizError:
-        return None
-
-
-def _quote(text: str) -> str:
-    return f'"{label(text)}"' if text else "nothing"

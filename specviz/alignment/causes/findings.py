@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from specviz.alignment.causes.verdict import LEAST_GAIN, least_explained
 from specviz.alignment.summary import (
     ENOUGH_PROMPTS,
     NOT_CALLED,
@@ -30,9 +31,7 @@ from specviz.alignment.tables.slices import (
 from specviz.alignment.types import BINS, Array
 from specviz.views.words import label, percent
 
-MOST_OUTSIDE = 0.001  # of the target's probability, outside the draft's vocabulary
 LEAST_FALL = 0.1  # of alpha, from one bucket to the next
-LEAST_COST = 0.02  # of alpha over all texts, by a tag
 LEAST_TIMES = 1.5  # of the loss on other texts, on those with a tag
 LEAST_PROMPTS = 5  # to speak of a fall at all, and of a tag
 USUAL_RATIO = 0.3  # stands in for c where no costs are known
@@ -151,10 +150,10 @@ def of_draft(
 
 
 def _vocabulary(draft: DraftSummary, ids: tuple[int, int] | None) -> Finding | None:
-    if draft.ceiling is None or 1 - draft.ceiling <= MOST_OUTSIDE:
+    if draft.ceiling is None or 1 - draft.ceiling < least_explained(draft.alpha):
         return None
     outside = 1 - draft.ceiling
-    numbers = {"outside": outside, "ceiling": draft.ceiling}
+    numbers = {"explained": outside, "ceiling": draft.ceiling}
     reach = "It cannot draft every id of the target."
     if ids is not None and ids[0] < ids[1]:
         num_draft, num_target = ids
@@ -180,7 +179,8 @@ def _domains(draft: str, parts: Parts) -> list[Finding]:
         alpha = _alpha(parts[part])
         alpha_others = _alpha(others)
         cost = alpha_others - _alpha(whole)
-        is_large = cost >= LEAST_COST and 1 - alpha >= LEAST_TIMES * (1 - alpha_others)
+        least = least_explained(_alpha(whole))
+        is_large = cost >= least and 1 - alpha >= LEAST_TIMES * (1 - alpha_others)
         cost_interval = interval(others.alphas_without - whole.alphas_without)
         is_clear = excludes_zero(cost_interval, cost, len(whole), len(tagged))
         if not is_large or not is_clear or len(whole) < ENOUGH_PROMPTS:
@@ -192,9 +192,9 @@ def _domains(draft: str, parts: Parts) -> list[Finding]:
             f"agreement over all texts (95 % interval {100 * low:.1f} to {100 * high:.1f}). Was the "
             "draft trained on such texts?"
         )
-        numbers = {"cost": cost, "low": low, "high": high}
+        numbers = {"explained": cost, "low": low, "high": high}
         findings.append(Finding(draft, "domain", words, numbers))
-    return sorted(findings, key=lambda finding: -finding.numbers["cost"])
+    return sorted(findings, key=lambda finding: -finding.numbers["explained"])
 
 
 def _tag_sums(parts: Parts) -> Iterator[tuple[DraftSlice, PerPrompt, PerPrompt]]:
@@ -236,7 +236,7 @@ def _context(cliff: Cliff) -> Finding:
 
 
 def _reach(draft: DraftSummary) -> Finding | None:
-    if draft.readable == 1:
+    if 1 - draft.readable < LEAST_GAIN:
         return None
     words = (
         f"The draft proposes nothing for {percent(1 - draft.readable)} of the tokens, so the target writes them one by "

@@ -3,22 +3,20 @@
 Agreement is the mean of sum min(p, q): p the target's probabilities, q the draft's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.alignment.ahead import measure_ahead
+from specviz.alignment.shard import READ_TOKENS, group_by_length
 from specviz.alignment.token_stats import blocks
 from specviz.alignment.types import Array
+from specviz.analysis.along import each_depth, read_states
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling, fit
 from specviz.models.pool import LoadedModel
-from specviz.models.score import TextIds, overlap_of, read
-
-Change = Callable[[Tensor], Tensor]
-"""Logits [R, V] of a draft -> logits [R, V]."""
+from specviz.models.score import TextIds, of_tokens, overlap_of, read
 
 
 class TargetTexts:
@@ -32,77 +30,104 @@ class TargetTexts:
         self.starts = np.cumsum([0, *lengths])  # the first row of each text in p
         num_rows = int(self.starts[-1])
         size = num_rows, target.info.vocab_size
+        self._states: dict[int, dict[int, Tensor]] = {}  # by text and layer
         self.p = torch.empty(size, dtype=torch.float32, device=target.model.device)  # [R, V]
-        for number, places, logits in _read_rows(target, self.texts):
-            rows = int(self.starts[number]) + places
+        self._first_rows = torch.from_numpy(self.starts).to(self.p.device)
+        for numbers, places, logits in _read_rows(target, self.texts):
+            rows = self._first_rows[numbers] + places
             self.p[rows] = sampling.probs(logits).float()
 
     def read_draft(
         self, draft: LoadedModel, texts: Sequence[TextIds]
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Reads the texts with a draft model, returns pieces of their rows.
 
-        A piece is the number of its text, the target's p [R, V] and the draft's logits [R, V]. texts: what the draft
-        reads, one per text of the target: its ids behind any prompt.
+        A piece is the number of each row's text [R], the target's p [R, V] and the draft's logits [R, V]. texts: what
+        the draft reads, one per text of the target: its ids behind any prompt.
         """
-        for number, places, logits in _read_rows(draft, texts):
-            rows = int(self.starts[number]) + places.to(self.p.device)
+        device = self.p.device
+        for numbers, places, logits in _read_rows(draft, texts):
+            numbers = numbers.to(device)
+            rows = self._first_rows[numbers] + places.to(device)
             p = self.p[rows]  # [R, V]
-            logits = logits.to(p.device).float()
-            yield number, p, fit(logits, p.shape[1])
+            own = logits.to(device).float()
+            yield numbers, p, fit(own, p.shape[1])
 
     def agreement(
-        self, draft: LoadedModel, texts: Sequence[TextIds], change: Change | None = None
+        self, draft: LoadedModel, texts: Sequence[TextIds], divided_by: float = 1.0
     ) -> Array:
         """The agreement of a draft model with the target, by text [texts].
 
-        texts: what the draft reads. change: is applied to its logits.
+        texts: what the draft reads. divided_by: the divisor of its logits.
         """
-        sums = np.zeros(len(texts))
-        for number, p, logits in self.read_draft(draft, texts):
-            if change is not None:
-                logits = change(logits)
-            q = self.sampling.probs(logits)  # [R, V]
-            sums[number] += float(overlap_of(p, q).double().sum())
+        sums = torch.zeros(len(texts), dtype=torch.float32, device=self.p.device)
+        for numbers, p, logits in self.read_draft(draft, texts):
+            q = self.sampling.probs(logits / divided_by)  # [R, V]
+            sums.index_add_(0, numbers, overlap_of(p, q))
         num_tokens = np.diff(self.starts)
-        return sums / num_tokens
+        return sums.cpu().numpy().astype(np.float64) / num_tokens
 
-    def agreement_of_drafters(self, drafters: Sequence[Drafter]) -> Array:
-        """The agreement of the first token of every draft, for drafts that are no models [drafters, texts].
+    @torch.inference_mode()
+    def agreement_of_drafters(self, drafters: Sequence[Drafter], depths: int) -> Array:
+        """The agreement of drafts that are no models, a mean over these depths [drafters, texts].
 
-        The target reads each text once for all drafters.
+        It counts the same tokens at every depth. The target reads a text once for each layer whose states are asked
+        for, however many drafters ask.
         """
         columns = []
-        for text in self.texts:
-            columns.append(agreement_ahead(self.target, drafters, text, self.sampling, 1))
-        return np.hstack(columns)
+        for number, text in enumerate(self.texts):
+            first = self.starts[number]
+            p = self.p[first : first + len(text.ids)]  # [R, V]
+            ids = [*text.prompt, *text.ids]
+            tokens = torch.tensor(ids, device=self.target.model.device)
+            starts = torch.arange(len(text.prompt), len(ids), device=tokens.device)
+            column = []
+            for drafter in drafters:
+                states = self._states_of(number, drafter.hidden_layers, tokens)
+                along = drafter.along(tokens, states)
+                by_depth = []
+                for drafted in each_depth(along, starts, depths):
+                    by_depth.append(self._overlap(p, *drafted, depths))
+                column.append(np.mean(by_depth))
+            columns.append(column)
+        return np.array(columns).T
+
+    def _overlap(self, p: Tensor, depth: int, rows: Tensor, known: Tensor, depths: int) -> float:
+        """The mean agreement at one depth. rows: logits [R, V] or ids [R] behind each start. known [R]."""
+        size = len(p) - depth
+        p = p[depth:]
+        rows = rows[:size].to(p.device)
+        is_certain = rows.dim() == 1
+        overlap = of_tokens(p, rows) if is_certain else overlap_of(p, self.sampling.probs(rows))
+        places = torch.arange(depth, depth + size, device=p.device)
+        is_read = known[:size].to(p.device)
+        counted = (places >= depths - 1) & is_read
+        num_counted = counted.sum().clamp_min(1)
+        return float((overlap * counted).sum() / num_counted)
+
+    def _states_of(self, number: int, layers: tuple[int, ...], tokens: Tensor) -> Tensor:
+        """The target's states of these layers side by side, behind every token of a text [T, C]."""
+        if not layers:
+            (nothing,) = read_states(self.target, [()], tokens)
+            return nothing
+        known = self._states.setdefault(number, {})
+        missing = [layer for layer in layers if layer not in known]
+        found = read_states(self.target, [(layer,) for layer in missing], tokens)
+        for layer, states in zip(missing, found, strict=True):
+            known[layer] = states
+        columns = [known[layer] for layer in layers]
+        return torch.cat(columns, dim=-1)
 
 
 def _read_rows(
     model: LoadedModel, texts: Sequence[TextIds]
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Reads texts, returns pieces of their rows: the number of the text, the places [R], the logits [R, V].
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Reads texts, those of similar length together; returns pieces of their rows.
 
-    Texts are read one by one: a batch would read each as far as the longest, and prompts differ much in length.
+    A piece is the number of each row's text [R], its place there [R] and its logits [R, V].
     """
-    for number, text in enumerate(texts):
-        for rows in read(model, [], [text]):
+    for group in group_by_length(texts, len(texts), READ_TOKENS):
+        group_numbers = torch.tensor(group, device=model.model.device)
+        for rows in read(model, [], [texts[number] for number in group]):
             for piece in blocks(len(rows.token), rows.target):
-                yield number, rows.place[piece], rows.target[piece]
-
-
-def agreement_ahead(
-    target: LoadedModel, drafters: Sequence[Drafter], text: TextIds, sampling: Sampling, depths: int
-) -> Array:
-    """The agreement at each depth of a draft, over the same tokens at every depth [drafters, depths]."""
-    starts = np.arange(len(text.ids))
-    places = np.add.outer(starts, np.arange(depths))  # [starts, depths]
-    is_common = (places >= depths - 1) & (places < len(text.ids))
-    agreements = []
-    for numbers in measure_ahead(target, drafters, text, sampling, depths):
-        ahead = numbers["ahead"]
-        overlap = ahead.overlap  # [starts, depths]
-        counted = is_common[:, : overlap.shape[1]] * ahead.readable
-        num_counted = np.maximum(counted.sum(0), 1)
-        agreements.append((overlap * counted).sum(0) / num_counted)
-    return np.array(agreements)
+                yield group_numbers[rows.text[piece]], rows.place[piece], rows.target[piece]

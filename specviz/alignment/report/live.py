@@ -6,11 +6,11 @@ Takes plain values, returns a section of `blocks`.
 import json
 from collections.abc import Sequence
 
+from specviz.alignment.report.command import command_of
 from specviz.alignment.report.sections import compact
 from specviz.alignment.summary import Summary
-from specviz.models.catalog import is_known
 from specviz.views import blocks
-from specviz.views.blocks import BarsBlock, PageBlock, PageControl, PageSection, TextsBlock, Words
+from specviz.views.blocks import BarsBlock, PageBlock, PageControl, PageSection, TextsBlock
 from specviz.views.words import label, percent
 
 NAME = "many-prompts"
@@ -48,7 +48,8 @@ def many_prompts(
     if asked:
         shown.append(blocks.WordsBlock(f"{asked}."))
     shown += compact(summary, texts)
-    shown.append(blocks.WordsBlock(_command(summary), small=True))
+    words = ["For more prompts, and a report to keep: ", command_of(summary)]
+    shown.append(blocks.WordsBlock(words, small=True))
     text = json.dumps(summary.to_dict(), ensure_ascii=False, indent=1)
     shown.append(blocks.DownloadBlock("Save the summary as JSON", "summary.json", text))
     return blocks.PageSection(NAME, TITLE, LEAD, _controls(kinds, False), shown)
@@ -72,14 +73,3 @@ def _controls(kinds: Sequence[tuple[str, str]], is_new: bool) -> list[PageContro
         blocks.CountControl("tokens", "Tokens per prompt", usual, least, most),
         blocks.ButtonControl("analyse", "Analyse", primary=is_new),
     ]
-
-
-def _command(summary: Summary) -> Words:
-    drafts = " ".join(f"--draft {_findable(draft.name)}" for draft in summary.drafts)
-    command = f"python -m specviz align --target {_findable(summary.target)} {drafts} --prompts FILE.jsonl --out DIR"
-    return ["For more prompts, and a report to keep: ", command]
-
-
-def _findable(name: str) -> str:
-    """A name by which a command finds the model. FOLDER stands for a folder: its base name does not find it."""
-    return label(name) if is_known(name) or "/" in name else "FOLDER"

@@ -3,15 +3,17 @@
 Takes a `Summary`, returns a list of `blocks`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from specviz.alignment.causes.verdict import BROKEN, SOUND, WEAK, floor_words
+from specviz.alignment.causes.verdict import loss_words as lost_words
 from specviz.alignment.report import cells
 from specviz.alignment.report.parts import losing_slices, loss_words
 from specviz.alignment.summary import IGNORED, DraftSummary, Reason, Summary
 from specviz.analysis.rounds import is_far
 from specviz.request import Request
 from specviz.views import blocks
-from specviz.views.blocks import DetailsBlock, PageBlock, TableBlock, Words
+from specviz.views.blocks import DetailsBlock, PageBlock, TableBlock, VerdictState, Words
 from specviz.views.explore.titles import join
 from specviz.views.words import label, percent, quantity, reveal
 
@@ -39,7 +41,8 @@ NO_COSTS = {  # why a draft has none, by where the job's costs come from
 
 def overview(summary: Summary, *, no_costs: str = "") -> list[PageBlock]:
     """The blocks of the overview. no_costs: what to do where costs are not known."""
-    shown: list[PageBlock] = [blocks.WordsBlock(_source_words(summary))]
+    shown = _verdicts(summary)
+    shown.append(blocks.WordsBlock(_source_words(summary)))
     if not summary.exact:
         words = "Some texts may not be the target's own at these settings. The numbers hold for these texts only."
         shown.append(blocks.VerdictBlock("unsure", words))
@@ -47,10 +50,6 @@ def overview(summary: Summary, *, no_costs: str = "") -> list[PageBlock]:
     for draft in summary.drafts:
         if cells.is_known(draft.alpha):
             shown.append(blocks.WordsBlock(_answer(summary, draft)))
-    for draft in summary.drafts:
-        for finding in draft.findings:
-            words = ["", label(finding.draft), f": {reveal(finding.words)}"]
-            shown.append(blocks.VerdictBlock("differs", words))
     for warning in summary.warnings:
         if not is_aside(warning):
             shown.append(blocks.VerdictBlock("unsure", reveal(warning)))
@@ -65,6 +64,27 @@ def overview(summary: Summary, *, no_costs: str = "") -> list[PageBlock]:
         shown.append(blocks.WordsBlock(words, small=True))
     if summary.num_refused:
         shown.append(_refused_table(summary))
+    return shown
+
+
+_STATES: Mapping[str, VerdictState] = {SOUND: "consistent", WEAK: "unsure", BROKEN: "differs"}
+
+
+def _verdicts(summary: Summary) -> list[PageBlock]:
+    """The verdict on each draft beside the floors, its faults, and what to do next."""
+    shown: list[PageBlock] = []
+    for draft in summary.drafts:
+        if draft.verdict is not None:
+            lost = lost_words(draft.alpha, draft.findings)
+            words = f" is {draft.verdict}: {lost}. Next: {reveal(draft.next_step)}."
+            state = _STATES.get(draft.verdict, "unsure")
+            shown.append(blocks.VerdictBlock(state, ["", label(draft.name), words]))
+        for finding in draft.findings:
+            words = ["", label(finding.draft), f": {reveal(finding.words)}"]
+            shown.append(blocks.VerdictBlock("differs", words))
+    if summary.floors is not None:
+        words = f"Beside the drafts: {floor_words(summary.floors)}."
+        shown.append(blocks.WordsBlock(words, small=True))
     return shown
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from specviz.alignment.report import cells, parts
+from specviz.alignment.report.command import command_of
 from specviz.alignment.report.overview import KEPT_WORDS, is_aside, overview, sampling_words
 from specviz.alignment.report.texts import TextView, texts_block
 from specviz.alignment.summary import ENOUGH_PROMPTS, Summary
@@ -19,6 +20,7 @@ from specviz.views.document import page
 from specviz.views.words import label, reveal
 
 TITLE = "Why does the target reject this draft?"
+HASH_SHOWN = 8  # characters
 SAVED = ("tokens", "prompts", "slices")
 CPUS = ("x86_64", "AMD64", "aarch64", "arm64")  # what machines call themselves
 COSTS_NOTE = (
@@ -70,8 +72,9 @@ def _parts(
 def how(summary: Summary) -> list[PageBlock]:
     """How the job was made: settings, costs, minor warnings, and the columns of the saved tables."""
     settings = [
-        ["target", label(summary.target)],
-        ["draft models", ", ".join(label(draft.name) for draft in summary.drafts)],
+        ["target", _model_words(summary, summary.target)],
+        ["draft models", ", ".join(_model_words(summary, draft.name) for draft in summary.drafts)],
+        ["prompts", _prompt_words(summary)],
         ["sampling", sampling_words(summary)],
         ["seed", f"{summary.seed}"],
         ["most new tokens", f"{summary.max_new_tokens:,}"],
@@ -82,6 +85,7 @@ def how(summary: Summary) -> list[PageBlock]:
         settings.append(["chat options", label(", ".join(options))])
     settings.append(["K", f"{summary.k}"])
     settings.append(["made", f"{label(summary.created)} by specviz {label(summary.specviz)}"])
+    settings.append(["command", command_of(summary)])
     shown = [blocks.TableBlock(["setting", "value"], settings)]
     if summary.costs:
         shown += [_costs_table(summary), blocks.WordsBlock(COSTS_NOTE, small=True)]
@@ -97,6 +101,18 @@ def how(summary: Summary) -> list[PageBlock]:
         table = blocks.table_of(list(COLUMNS[name].items()), columns)
         shown.append(blocks.DetailsBlock(f"Columns of {name}.parquet", [table]))
     return shown
+
+
+def _model_words(summary: Summary, name: str) -> str:
+    """A model with its number format and the start of its hash, as far as they are known."""
+    facts = [summary.number_formats.get(name, ""), summary.models.get(name, "")[:HASH_SHOWN]]
+    known = ", ".join(label(fact) for fact in facts if fact)
+    return f"{label(name)} ({known})" if known else label(name)
+
+
+def _prompt_words(summary: Summary) -> str:
+    fingerprint = label(summary.prompts[:HASH_SHOWN])
+    return f"{label(summary.prompt_file)} ({fingerprint})" if summary.prompt_file else fingerprint
 
 
 def _costs_table(summary: Summary) -> TableBlock:

@@ -5,7 +5,6 @@ output matrix turns it into the distribution of token t+2. `read` takes the form
 SpecvizError for a head that does not fit the target.
 """
 
-import copy
 from collections.abc import Mapping
 
 import torch
@@ -14,7 +13,6 @@ from torch.nn.functional import pad
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specviz.decoding.forward.products import products_of
 from specviz.drafters.eagle.layers import (
     AttentionParts,
     FusingLayer,
@@ -176,16 +174,6 @@ class EagleHead(nn.Module):
         """The flags of its format that would fit the same weights with either value."""
         return ()
 
-    def without(self, norm: str) -> "EagleHead":
-        """A copy that shares the weights and skips the norm of this name."""
-        twin = self._twin()
-        twin.set_submodule(norm, nn.Identity())
-        return twin
-
-    def _twin(self) -> "EagleHead":
-        shared = [*self.parameters(), *self.buffers(), *self._shared, products_of(self.fc)]
-        return copy.deepcopy(self, {id(part): part for part in shared})
-
 
 class MtpHead(EagleHead):
     """One module for multi-token prediction, used again for every further token (FastMTP, arXiv:2509.18362).
@@ -275,29 +263,27 @@ class Eagle3Head(EagleHead):
         return self.lm_head(features if self._norms_output else self.norm(features))
 
     def ids(self, choices: Tensor) -> Tensor:
-        return self._target_ids[choices]
+        return self.target_ids[choices]
 
     def spread(self, rows: Tensor) -> Tensor:
         wide = rows.new_full((len(rows), self.vocab_size), float("-inf"))
-        return wide.index_copy(1, self._target_ids, rows)
+        return wide.index_copy(1, self.target_ids, rows)
 
     def take(self, state: Mapping[str, Tensor], num_ids: int) -> set[str]:
         names = {name for name in ("d2t", "t2d") if name in state}
         ids = _target_ids(state, self.num_choices, num_ids, self.vocab_size)
-        self._target_ids = ids.to(self._shared[0].weight.device)
+        self.target_ids = ids.to(self._shared[0].weight.device)
         return names | self._take_table(state, self.fc.out_features, num_ids)
 
     def flags(self) -> tuple[str, ...]:
         return ("norm_before_residual", "norm_output")
 
-    def with_flag_flipped(self, flag: str) -> "Eagle3Head":
-        """A copy that shares the weights and has one of its `flags` flipped."""
-        twin = self._twin()
+    def flip(self, flag: str) -> None:
+        """Turns one of its `flags` round."""
         if flag == "norm_output":
-            twin._norms_output = not twin._norms_output
+            self._norms_output = not self._norms_output
         else:
-            twin.midlayer.norms_residual = not twin.midlayer.norms_residual
-        return twin
+            self.midlayer.norms_residual = not self.midlayer.norms_residual
 
     def borrow_output(self, *, is_tied: bool = False) -> None:
         """Takes the target's output rows of its tokens as output matrix, if they are as wide as its features.
@@ -308,7 +294,7 @@ class Eagle3Head(EagleHead):
         if is_tied and self.embed_tokens:
             table = self.embed_tokens.weight
         if table.shape[1] == self.fc.out_features:
-            rows = table[self._target_ids.to(table.device)].to(self._target_ids.device)
+            rows = table[self.target_ids.to(table.device)].to(self.target_ids.device)
             self.lm_head.weight = nn.Parameter(rows, requires_grad=False)
 
 

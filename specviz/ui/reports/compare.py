@@ -295,8 +295,8 @@ class CompareSections:
         )
         with closing(work):
             for progress in work:
-                done = f"{progress.words}: {progress.done} of {progress.total} prompts"
-                yield self._many_prompts(look, progress=(progress.done, progress.total, done))
+                so_far = (progress.done, progress.total, progress.how_far)
+                yield self._many_prompts(look, progress=so_far)
         result = progress.result
         summary = result.summary
         names = [draft.name for draft in summary.drafts]

@@ -1,0 +1,159 @@
+"""Undos of faults in heads: target states of another layer or token, exchanged inputs, flags, norms, ids of d2t."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+
+import torch
+from torch import Tensor, nn
+
+from specviz.alignment.causes.reading import Family, Reading, Undo, on_module
+from specviz.alignment.causes.undo.matrices import STEPS, put
+from specviz.decoding.forward.transformers_forward import num_layers
+from specviz.drafters.eagle.heads import Eagle3Head, EagleHead
+from specviz.models.pool import LoadedModel
+
+
+def families(module: nn.Module, target: LoadedModel, layers: Sequence[int]) -> Iterator[Family]:
+    """The undos of a head. layers: whose states it reads, as in `Drafter.hidden_layers`."""
+    yield from _states(target, layers)
+    if not isinstance(module, EagleHead):
+        return
+    for shift, words in ((-1, "earlier"), (1, "later")):
+        yield (
+            Undo("position", f"drafted tokens one position {words}", partial(_move, shift=shift)),
+        )
+    for name in module.norms():
+        if not name.endswith(("q_norm", "k_norm")):  # they belong to attention
+            change = partial(_skip_norm, name=name)
+            yield (on_module("norm", f"{name} left out", change),)
+    for flag in module.flags():
+        change = partial(_flip, flag=flag)
+        yield (on_module("setting", f"{flag} the other way round", change),)
+    yield from _inputs(module)
+    if isinstance(module, Eagle3Head):
+        yield from _ids(module)
+
+
+def _move(reading: Reading, shift: int) -> Reading:
+    return replace(reading, shift=reading.shift + shift)
+
+
+def _skip_norm(module: nn.Module, name: str) -> None:
+    module.set_submodule(name, nn.Identity())
+
+
+def _flip(module: EagleHead, flag: str) -> None:
+    module.flip(flag)
+
+
+# ---- the target's states ---------------------------------------------------------------------------------------------
+
+
+def _states(target: LoadedModel, layers: Sequence[int]) -> Iterator[Family]:
+    """States of layers around, of the token before or behind, and in another order."""
+    last = num_layers(target.model)
+    counted = [layer % (last + 1) for layer in layers]
+    for step, words in ((-1, "earlier"), (1, "later")):
+        moved = tuple(layer + step for layer in counted)
+        if all(0 <= layer <= last for layer in moved):
+            yield _from("the states of 1 layer " + words, moved)
+    if -1 in layers:
+        yield _from("the states before the final norm", tuple(counted))
+    elif last in counted:
+        behind = tuple(-1 if layer == last else layer for layer in counted)
+        yield _from("the state behind the final norm", behind)
+    for order in permutations(range(len(layers))) if len(layers) == 3 else ():
+        if order != (0, 1, 2):
+            yield _from("its states in another order", tuple(layers[place] for place in order))
+    for places, words in ((-1, "behind"), (1, "before")):
+        change = partial(_take_places, places=places)
+        yield (Undo("feature", f"the states of the token {words}", change),)
+
+
+def _from(cure: str, layers: tuple[int, ...]) -> Family:
+    names = ", ".join("behind the norm" if layer < 0 else str(layer) for layer in layers)
+    undo = Undo("feature", f"{cure} ({names})", lambda reading: replace(reading, layers=layers))
+    return (undo,)
+
+
+def _take_places(reading: Reading, places: int) -> Reading:
+    return replace(reading, places=reading.places + places)
+
+
+# ---- what the head reads side by side --------------------------------------------------------------------------------
+
+
+def _inputs(module: EagleHead) -> Iterator[Family]:
+    """The embedding and the feature exchanged where they are read side by side, and fc at another scale."""
+    for sign in (-1, 1):
+        factors = [2 ** (sign * step) for step in STEPS]
+        yield tuple(
+            on_module(
+                "scale", f"fc times {factor:.3g}", partial(_scale_fc, factor=factor), is_soft=True
+            )
+            for factor in factors
+        )
+    if isinstance(module, Eagle3Head):
+        words = "the columns of the embedding and of the feature exchanged in its first layer"
+        yield (on_module("exchange", words, _exchange_in_layer),)
+        first = module.midlayer
+        words = "input_layernorm and hidden_norm exchanged"
+        if first.input_layernorm.weight.shape == first.hidden_norm.weight.shape:
+            yield (on_module("exchange", words, _exchange_norms),)
+    else:
+        words = "the columns of the embedding and of the feature exchanged in fc"
+        yield (on_module("exchange", words, _exchange_in_fc),)
+
+
+def _scale_fc(module: EagleHead, factor: float) -> None:
+    put(module.fc, module.fc.weight * factor)
+
+
+def _exchange_in_layer(module: Eagle3Head) -> None:
+    for name, linear in module.midlayer.self_attn.named_children():
+        if name in ("q_proj", "k_proj", "v_proj"):
+            put(linear, _exchange_halves(linear.weight))
+
+
+def _exchange_norms(module: Eagle3Head) -> None:
+    parts = module.midlayer._modules
+    parts["input_layernorm"], parts["hidden_norm"] = parts["hidden_norm"], parts["input_layernorm"]
+
+
+def _exchange_in_fc(module: EagleHead) -> None:
+    put(module.fc, _exchange_halves(module.fc.weight))
+
+
+def _exchange_halves(weight: Tensor) -> Tensor:
+    return weight.roll(weight.shape[1] // 2, 1).contiguous()
+
+
+# ---- ids of the target -----------------------------------------------------------------------------------------------
+
+
+def _ids(module: Eagle3Head) -> Iterator[Family]:
+    """Other readings of d2t, where they lead to ids of the target."""
+    ids = module.target_ids
+    count = torch.arange(len(ids), device=ids.device)
+    readings = {
+        "d2t as the ids themselves, not as differences": ids - count,
+        "d2t as differences, though it was read as ids": ids + count,
+        "d2t one id higher": ids + 1,
+        "d2t one id lower": ids - 1,
+        "d2t moved on by one row": ids.roll(1),
+        "d2t moved back by one row": ids.roll(-1),
+        "the differences of d2t moved on by one row": count + (ids - count).roll(1),
+        "the differences of d2t moved back by one row": count + (ids - count).roll(-1),
+        "d2t in ascending order": ids.sort().values,
+    }
+    for cure, other in readings.items():
+        inside = other.clamp(0, module.vocab_size - 1)
+        share = (inside == other).float().mean()
+        if share > 0.99 and len(inside.unique()) > 0.99 * len(ids) and not torch.equal(inside, ids):
+            yield (on_module("ids of a head", cure, partial(_take_ids, ids=inside)),)
+
+
+def _take_ids(module: Eagle3Head, ids: Tensor) -> None:
+    module.target_ids = ids

@@ -1,0 +1,34 @@
+"""The command that makes the same job again."""
+
+from specviz.alignment.summary import Summary
+from specviz.models.catalog import is_known
+from specviz.request import DEFAULT_K, Request, spell_options
+from specviz.views.words import label
+
+MOST_NEW_TOKENS = 128  # the command's default
+
+
+def command_of(summary: Summary) -> str:
+    """The command, on one line. FOLDER, FILE and DIR stand for what the summary does not know."""
+    words = ["python -m specviz align", f"--target {_findable(summary.target)}"]
+    words += [f"--draft {_findable(draft.name)}" for draft in summary.drafts]
+    words.append(f"--prompts {label(summary.prompt_file) or 'FILE.jsonl'} --out DIR")
+    usual = {"temperature": 1.0, **Request.FILTERS}
+    for name, value in summary.sampling.items():
+        if value != usual.get(name):
+            words.append(f"--{name.replace('_', '-')} {value:g}")
+    numbers = {
+        "--k": (summary.k, DEFAULT_K),
+        "--seed": (summary.seed, 0),
+        "--max-new-tokens": (summary.max_new_tokens, MOST_NEW_TOKENS),
+    }
+    words += [f"{name} {value}" for name, (value, default) in numbers.items() if value != default]
+    if summary.chat:
+        words.append("--chat")
+    words += [f"--chat-option {label(option)}" for option in spell_options(summary.chat_options)]
+    return " ".join(words)
+
+
+def _findable(name: str) -> str:
+    """A name by which a command finds the model. FOLDER stands for a folder: its base name does not find it."""
+    return label(name) if is_known(name) or "/" in name else "FOLDER"
