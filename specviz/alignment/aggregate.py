@@ -296,7 +296,9 @@ class Aggregator:
         of_models = [finding for finding in facts.preparation.findings if finding.draft == name]
         of_tables = findings.of_draft(summary, cliffs, every, facts.ids_of(name))
         found = (*of_models, *of_tables)
-        verdict = verdict_of(summary.alpha, facts.preparation.floors, found)
+        is_examined = name in facts.preparation.agreements
+        floors = facts.preparation.floors if is_examined else None
+        verdict = verdict_of(summary.alpha, floors, found)
         return replace(
             summary, findings=found, verdict=verdict, next_step=next_step(verdict, found)
         )

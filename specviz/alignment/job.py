@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
@@ -126,7 +126,7 @@ def align_steps(
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     amounts = {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
     request = _request(chat, chat_options, seed=seed, **sampling, **amounts)
-    wanted = _wanted_models(target, draft, reference, in_memory=executor is local)
+    wanted = _wanted_models(target, draft, in_memory=executor is local)
     rows = _prompt_set(prompts)
     if older is not None:
         check_old_job(older, request, rows.fingerprint)
@@ -134,8 +134,7 @@ def align_steps(
     folder, home = _choose_folder(out)
     with executor() as run_each:
         yield Progress("loading the models", 0, num_rows)
-        ((_, models),) = run_each(identify, [wanted])
-        models, ancestor = (models, None) if reference is None else (models[:-1], models[-1])
+        models, ancestor = _identify(run_each, wanted, reference)
         _check_models(models, older, costs)
         job = _job(request, models, ancestor, rows.fingerprint, num_rows, shard_size, costs)
         with lock_folder(folder):
@@ -221,11 +220,19 @@ def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
     return Path(out), None
 
 
-def _wanted_models(target: Any, draft: Any, reference: Any, *, in_memory: bool) -> tuple[Any, ...]:
-    """The target, the drafts and the reference if there is one, as the caller named them.
+def _identify(
+    run_each: Map, wanted: tuple[Any, ...], reference: Any
+) -> tuple[tuple[ModelIdentity, ...], ModelIdentity | None]:
+    """The target with its drafts, and the reference if there is one. It may have the name of a draft."""
+    groups = [wanted]
+    if reference is not None:
+        groups.append((wanted[0], _model(reference)))
+    found = dict(run_each(identify, groups))
+    return found[0], found[1][-1] if reference is not None else None
 
-    in_memory: whether they may be models in memory.
-    """
+
+def _wanted_models(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ...]:
+    """The target and the drafts, as the caller named them. in_memory: whether they may be models in memory."""
     default_target, default_draft = catalog.default_pair()
     if draft is None and target not in (None, default_target):
         raise SpecvizError("name at least one draft model for a target of your own (got none)")
@@ -241,8 +248,7 @@ def _wanted_models(target: Any, draft: Any, reference: Any, *, in_memory: bool) 
         raise SpecvizError(
             f"from 1 to {MOST_DRAFTS} drafts can be compared at once (got {len(drafts)})"
         )
-    references = () if reference is None else (reference,)
-    wanted = tuple(_model(model) for model in (target, *drafts, *references))
+    wanted = tuple(_model(model) for model in (target, *drafts))
     if not in_memory and not all(isinstance(model, str) for model in wanted):
         raise SpecvizError(
             "models in memory cannot be sent to other processes: save them and name their folders"
@@ -351,12 +357,8 @@ class _JobRun:
             costs = {own_costs.draft: own_costs for own_costs in measured}
         examined = yield from self._examine()
         preparation = Preparation(
-            examined.findings,
-            examined.warnings,
-            examined.looked_for,
-            examined.floors,
-            examined.agreements,
-            created,
+            **{part.name: getattr(examined, part.name) for part in fields(examined)},
+            created=created,
             costs={name: own_costs.to_dict() for name, own_costs in costs.items()},
         )
         self.folder.save_preparation(preparation)

@@ -91,7 +91,7 @@ class Job:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation(Examined):
     """The costs and findings from before the first shard."""
 

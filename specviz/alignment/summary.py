@@ -140,8 +140,8 @@ class Examined:
     warnings: tuple[str, ...]
     looked_for: tuple[str, ...]
     """The faults that were looked for in every draft, in plain words; some need more texts, or chats."""
-    floors: Floors | None  # None for too few texts
-    agreements: Mapping[str, float]
+    floors: Floors | None = None  # None for too few texts
+    agreements: Mapping[str, float] = field(default_factory=dict)
     """The agreement of each draft over the texts that were examined, for the first token of a draft."""
 
 

@@ -104,9 +104,9 @@ def doctor_text(draft: str, target: str, examined: Examined, *, may_chat: bool =
     agreement = examined.agreements[draft]
     verdict = verdict_of(agreement, examined.floors, examined.findings)
     next_words = next_step(verdict, examined.findings)
-    if verdict != SOUND and may_chat:
+    if verdict != SOUND and may_chat and not examined.findings:
         next_words = (
-            f"add --chat, as {target} is a chat model: heads are trained on its answers in chats"
+            f"add --chat: {target} is a chat model, and drafts for one learn from its chats"
         )
     lines = [
         f"{draft} for {target} is {verdict}: agreement {agreement:.3f}; "

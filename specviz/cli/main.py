@@ -259,8 +259,9 @@ def _models(options: argparse.Namespace) -> int:
 
     if options.check:
         diagnosis = examine(*options.check)
-        texts = [diagnosis_text(diagnosis), files_text(diagnosis, options.check[1])]
-        print("\n\n".join(filter(None, texts)))
+        print(diagnosis_text(diagnosis), flush=True)
+        if tensors := files_text(diagnosis, options.check[1]):
+            print(f"\n{tensors}")
         return 0 if diagnosis.is_direct else 1
     if options.heads:
         print(escape(heads_report(options.heads, options.target), keep="\n"))

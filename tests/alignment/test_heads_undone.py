@@ -15,6 +15,7 @@ from specviz.cli.main import main
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.heads import load_heads
+from specviz.models.files.hub import is_here
 from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds
 from tests.helpers.eagle_heads import HIDDEN
@@ -132,6 +133,29 @@ def test_a_head_along_a_text_drafts_as_one_that_reads_token_by_token(pool):
         hidden = head(hidden, tokens[42 + depth : 43 + depth], place, rows, None)
 
 
+def test_a_text_of_a_single_token_is_read_at_its_only_depth(pool):
+    target = pool.load("fable-target")
+    subject = Subject(load_draft("fable-eagle", pool, target), target)
+    ids = target.text.encode("Tom has a red ball. Mia has a red hat.")
+    short, longer = TextIds(ids[:9], ids[9:10]), TextIds(ids[:9], ids[9:13])
+    sample = TargetTexts(target, [short, longer], Sampling())
+    found = subject.agreements([Reading(subject.module, 0, sample.texts)], sample)[0]
+    first = sample.agreement_of_drafters([subject.draft.drafter()], 1)[0]
+    assert found[0] == pytest.approx(first[0], abs=1e-6)
+    assert (found > 0).all()
+
+
+def test_undos_are_listed_again_behind_each_of_them(subject_of, small):
+    """The search tries all undos on top of the one that it has kept."""
+    subject = subject_of(speculators_eagle3(small, **FLAGS))
+    plain = Reading(subject.module, 0, ())
+    layers = subject.drafter(plain).hidden_layers
+    for family in heads.families(subject.module, small, layers):
+        behind = family[0].apply(plain)
+        assert list(heads.families(behind.module, small, layers))
+        assert list(matrices.families(behind.module))
+
+
 # ---- the command doctor ----------------------------------------------------------------------------------------------
 
 
@@ -148,7 +172,7 @@ def test_the_doctor_calls_a_bundled_head_sound_and_a_damaged_one_broken(few, cap
     assert main(["doctor", "fable-medusa", "--prompts", str(file)]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("fable-medusa for fable-target is sound: agreement 0.")
-    assert "token pairs " in out
+    assert "token pairs (frequencies behind each token) " in out
     assert "\nnext: python -m specviz bench costs" in out
     assert "looking for faults in fable-medusa: " in err
     broken = planted(FAULTS["eagle: down_proj of zeros"], tmp_path)
@@ -156,6 +180,15 @@ def test_the_doctor_calls_a_bundled_head_sound_and_a_damaged_one_broken(few, cap
     out, _ = capsys.readouterr()
     assert " for fable-target is broken: agreement 0." in out
     assert "\n! Every number is 0 in 1 tensor" in out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_here("smollm2"), reason="smollm2 was not fetched (specviz get smollm2)")
+@pytest.mark.parametrize("options", [[], ["--chat"]], ids=["plain", "chat"])
+@pytest.mark.parametrize("name", ["smol-draft", "smol-eagle"])
+def test_what_ships_for_smollm2_gets_no_false_alarm(name, options, capsys):
+    assert main(["doctor", name, "--target", "smollm2", *options]) == 0
+    assert "\n! " not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -120,16 +120,26 @@ def test_a_damaged_part_is_named(folder):
         folder.read(1)
 
 
+def test_a_job_from_before_the_floors_goes_on(folder, tmp_path):
+    known = Preparation((), (), (), created="2026-01-01", costs={})
+    folder.save_preparation(known)
+    place = folder.path / "job.json"
+    values = json.loads(place.read_text())
+    for name in ("floors", "agreements"):
+        del values["known"][name]
+    del values["asks"]["reference"]
+    place.write_text(json.dumps(values))
+    assert JobFolder(folder.path, folder.job).preparation == known
+
+
 def test_the_same_job_goes_on(folder):
     folder.write(1, tables())
     known = Preparation(
         (Finding("one", "layer", "bad", {"layer": 2.0}),),
         ("careful",),
         ("a layer",),
-        None,
-        {},
-        "2026-01-01",
-        {"one": {"x": 1.5}},
+        created="2026-01-01",
+        costs={"one": {"x": 1.5}},
     )
     folder.save_preparation(known)
     again = JobFolder(folder.path, job())

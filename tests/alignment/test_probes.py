@@ -113,7 +113,13 @@ WITH_AN_INVERSE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", WITH_AN_INVERSE, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[pytest.mark.slow] if fault.base == "fable-target" else [], id=fault.name)
+        for fault in WITH_AN_INVERSE
+    ],
+)
 def test_some_undo_gives_the_sound_drafts_probabilities_back(fault, pool, tmp_path):
     """The inverse of each planted fault is among the undos, whatever the search makes of that."""
     target = pool.load(fault.target)

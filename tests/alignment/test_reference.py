@@ -84,7 +84,7 @@ def test_a_change_that_was_added_twice_is_called_one(pool, halves):
     subject = Subject(changed(pool, lambda model: add_low_rank(model, 2)), pool.load("fable-target"))
     ancestor = changed(pool, lambda model: add_low_rank(model, -2), "ancestor")
     words, _ = Reference(subject, ancestor.model, "ancestor", halves).compare()
-    assert "the change was probably added twice" in words
+    assert "as when a change was added twice" in words
 
 
 def test_equal_weights_and_a_harmless_change_cost_nothing(pool, halves):
@@ -102,5 +102,5 @@ def test_a_reference_of_another_shape_or_kind_is_refused(pool, tmp_path):
         align(prompts, draft="fable-draft", reference="fable-draft-tiny", **options)
     with pytest.raises(SpecvizError, match="reference must be a model"):
         align(prompts, draft="fable-draft", reference="fable-eagle", **options)
-    with pytest.raises(SpecvizError, match="for draft models alone"):
-        align(prompts, draft="fable-eagle", reference="fable-draft", **options)
+    (warning,) = align(prompts, draft="fable-eagle", reference="fable-draft", **options).summary.warnings
+    assert warning == "fable-eagle: a reference is for draft models alone, so it was not compared."

@@ -284,7 +284,7 @@ def test_findings_warnings_and_refused_lines_stand_in_the_overview():
     assert [state for state, _ in states[2:]] == ["unsure", "unsure"]
     assert states[-1] == ("unsure", "templates differ")
     assert isinstance(shown[0], VerdictBlock)
-    assert "token pairs 25\u00a0% (counted and measured on 24 of the texts)" in said(shown)
+    assert "25\u00a0%, counted and measured on 24 of the texts" in said(shown)
     assert "No fault" not in said(shown)
     assert "Faults found: 1, see above." in said(shown)
     assert "Lines that could not be used: 2" in said(shown)

@@ -114,7 +114,8 @@ def test_the_probabilities_are_those_of_transformers_own_forward_at_the_jobs_sam
     for row in rows:
         p = law(forward(big.model, row))
         top = p.topk(8, dim=-1)
-        assert row["sampling"] == {"target": "big", "temperature": 1.0, "top_k": 0, "top_p": 1.0} | sampling
+        usual = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        assert row["sampling"] == {"target": "big"} | usual | sampling
         assert len(row["top_ids"]) == len(row["top_probs"]) == len(row["rest"]) == len(row["completion"])
         for place, (ids, probs, rest) in enumerate(zip(row["top_ids"], row["top_probs"], row["rest"], strict=True)):
             assert probs == pytest.approx(p[place, ids].tolist(), abs=2e-6)

@@ -63,6 +63,14 @@ def test_a_draft_is_broken_by_a_fault_or_below_the_floor_and_weak_a_little_above
     assert verdict_of(agreement, None, findings) is None
 
 
+def test_a_tensor_of_unknown_cost_breaks_no_draft_that_agrees_well():
+    tensors = (Finding("one", "tensors", "", {}),)
+    assert verdict_of(0.4, FLOORS, tensors) == "broken"
+    assert verdict_of(0.9, FLOORS, tensors) == "sound"
+    assert verdict_of(0.9, FLOORS, (Finding("one", "tensors", "", {"explained": 0.2}),)) == "broken"
+    assert verdict_of(0.9, Floors(1.0, 1.0, 8), ()) == "broken"
+
+
 def test_a_finding_needs_half_a_point_and_a_tenth_of_the_loss():
     assert least_explained(0.99) == 0.005
     assert least_explained(0.4) == pytest.approx(0.06)

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
+from specviz.alignment.causes.reading import twin
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Seeded
-from specviz.decoding.forward.products import with_products
+from specviz.decoding.forward.products import products_of, with_products
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import read
@@ -132,7 +133,11 @@ def test_compiled_code_reads_every_format_as_torch_does(name, dtype, monkeypatch
 def test_a_head_that_compiled_code_reads_has_copies_without_a_norm(target):
     head = with_products(read(*speculators_eagle3(target), target)[0], compiled_products())
     for norm in head.norms():
-        assert not list(head.without(norm).get_submodule(norm).parameters())
+        double = twin(head)
+        double.set_submodule(norm, torch.nn.Identity())
+        assert not list(double.get_submodule(norm).parameters())
+        assert list(head.get_submodule(norm).parameters())
+        assert products_of(double.fc) is products_of(head.fc)
 
 
 def test_a_speculators_head_without_its_projection_lacks_it(target):

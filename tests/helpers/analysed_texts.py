@@ -22,7 +22,7 @@ def request(**changes):
 
 def facts(request, created="now", *, specviz="0.1", prompts="", findings=(), looked_for=(), **changes):
     job = Job(request, (), prompts, num_rows=0, shard_size=1, costs="none", specviz=specviz)
-    return Facts(job, Preparation(findings, (), looked_for, None, {}, created, {}), **changes)
+    return Facts(job, Preparation(findings, (), looked_for, created=created, costs={}), **changes)
 
 
 def shard(rows, drafts=("one",), k=4, step_ms=None, **changes):

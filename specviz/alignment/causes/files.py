@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedConfig
 
-from specviz.alignment.causes.undo.matrices import blocks_of, copies, norms_of
+from specviz.alignment.causes.undo.matrices import blocks_of, copies, is_plain, norms_of
 from specviz.models.files.checkpoint import list_keys
 from specviz.models.pool import LoadedModel
 
@@ -41,7 +41,9 @@ def faults(module: nn.Module, unused: tuple[str, ...] = ()) -> Iterator[str]:
     if unused:
         yield _unused_words(unused, len(blocks_of(module)))
     zero = [
-        name for name, weight in module.named_parameters() if weight.ndim == 2 and not weight.any()
+        name
+        for name, weight in module.named_parameters()
+        if is_plain(weight) and weight.ndim == 2 and not weight.any()
     ]
     if zero:
         yield f"Every number is 0 in {list_keys(zero)}: never trained, or lost when it was saved."
@@ -103,8 +105,12 @@ def _lacks_theta(folder: Path) -> bool:
         return False
     if not isinstance(values, Mapping):
         return False
-    inner = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    return "rope_theta" not in values and "rope_theta" not in inner
+    nested = values.get("text_config")
+    for found in (values, nested if isinstance(nested, Mapping) else {}):
+        inner = found.get("rope_parameters") or found.get("rope_scaling") or {}
+        if "rope_theta" in found or "rope_theta" in inner:
+            return False
+    return True
 
 
 def folder_of(draft: LoadedModel) -> Path | None:

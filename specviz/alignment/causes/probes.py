@@ -4,7 +4,7 @@ A fault is named by an exact inverse that makes the draft agree more, chosen on 
 other half. Every finding says how many of the lost points it explains, and how many stay.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,17 +13,19 @@ from specviz.alignment import model_identity as identity
 from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes import files
 from specviz.alignment.causes.floors import floors_of
-from specviz.alignment.causes.reading import Subject
+from specviz.alignment.causes.reading import NUM_DEPTHS, Subject
 from specviz.alignment.causes.reference import Reference
 from specviz.alignment.causes.search import Cause, Search, Texts
 from specviz.alignment.causes.undo import prompts, rows
 from specviz.alignment.causes.undo.rounding import coarse_words
+from specviz.alignment.causes.verdict import TENSORS
 from specviz.alignment.shard import load, texts_of
 from specviz.alignment.summary import Examined, Finding, Floors
 from specviz.alignment.tables.slices import interval_of_mean
 from specviz.alignment.types import RowText, Shard
 from specviz.checks.scoring import can_read
 from specviz.decoding.sampling import Sampling
+from specviz.drafters.eagle.heads import EagleHead
 from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.session.workbench import workbench
@@ -33,7 +35,6 @@ NUM_TOKENS = 64
 MOST_NUMBERS = 40_000_000  # probabilities of all texts: large vocabularies are read less far
 FEWEST_TOKENS = 8
 FEWEST_TEXTS = 8  # half of them choose
-TENSORS = "tensors"
 KINDS = {  # of causes, in words
     TENSORS: "lost, copied or unused tensors",
     "bits": "coarsely rounded weights",
@@ -91,7 +92,7 @@ def steps(shard: Shard, pool: ModelPool | None = None) -> Iterator[Trials | Exam
     tried: set[str] = set()  # kinds of causes
     floors: Floors | None = None
     agreements: dict[str, float] = {}
-    ancestor = _load_ancestor(shard, pool)
+    ancestor = _load_ancestor(shard, drafts, pool)
     known: dict[int, Texts] = {}  # by the number of texts that a draft can read
     for name, draft in zip(shard.drafts, drafts, strict=True):
         readable = [text for text in written if _can_read(draft, text)]
@@ -99,7 +100,9 @@ def steps(shard: Shard, pool: ModelPool | None = None) -> Iterator[Trials | Exam
         differences = {}
         if isinstance(draft, LoadedModel):
             differences = prompts.differences(target, draft, readable)
-        if len(readable) >= FEWEST_TEXTS:
+        if _is_spread(draft):
+            warnings.append(f"{name} lies on several devices, so no fault was looked for in it.")
+        elif len(readable) >= FEWEST_TEXTS:
             if len(readable) not in known:
                 known[len(readable)] = Texts(readable, target, sampling)
             halves = known[len(readable)]
@@ -109,7 +112,11 @@ def steps(shard: Shard, pool: ModelPool | None = None) -> Iterator[Trials | Exam
                 yield Trials(name, number)
             causes = examination.findings(differences)
             agreements[name] = examination.agreement()
-            if ancestor is not None:
+            if ancestor is not None and not isinstance(draft, LoadedModel):
+                warnings.append(
+                    f"{name}: a reference is for draft models alone, so it was not compared."
+                )
+            elif ancestor is not None:
                 words, numbers = examination.beside(ancestor)
                 if numbers:
                     causes.append(Finding(name, "reference", words, numbers))
@@ -125,8 +132,8 @@ def steps(shard: Shard, pool: ModelPool | None = None) -> Iterator[Trials | Exam
     yield Examined(tuple(findings), tuple(warnings), looked_for, floors, agreements)
 
 
-def _load_ancestor(shard: Shard, pool: ModelPool) -> LoadedModel | None:
-    """The sound ancestor that drafts are compared with. Raises SpecvizError for one that is no model."""
+def _load_ancestor(shard: Shard, drafts: Sequence[Draft], pool: ModelPool) -> LoadedModel | None:
+    """The sound ancestor that drafts are compared with. Raises SpecvizError for another shape, or what is no model."""
     if shard.reference is None:
         return None
     _, (ancestor,) = identity.load((shard.models[0], shard.reference), pool)
@@ -134,6 +141,9 @@ def _load_ancestor(shard: Shard, pool: ModelPool) -> LoadedModel | None:
         raise SpecvizError(
             f"the reference must be a model, as the drafts are (got {ancestor.name})"
         )
+    for draft in drafts:
+        if isinstance(draft, LoadedModel):
+            Reference.check(draft.model, ancestor.model)
     return ancestor
 
 
@@ -148,6 +158,12 @@ def _write_texts(shard: Shard, target: LoadedModel) -> list[RowText]:
         reasons = "; ".join(f"line {row.line} {row.reason}" for row in refused[:3])
         raise SpecvizError(f"none of the prompts could be used: {reasons}")
     return [replace(text, ids=text.ids[:num_tokens]) for text in written]
+
+
+def _is_spread(draft: Draft) -> bool:
+    """Whether a draft model lies on several devices: a twin of it would compute with the original's parts."""
+    places = getattr(draft.model, "hf_device_map", None) if isinstance(draft, LoadedModel) else None
+    return len(set((places or {}).values())) > 1
 
 
 def _can_read(draft: Draft, text: RowText) -> bool:
@@ -209,12 +225,7 @@ class Examination:
         return found or self._deaf()
 
     def beside(self, ancestor: LoadedModel) -> tuple[str, Mapping[str, float]]:
-        """What the draft's tensors cost that are not its ancestor's, in words, and the numbers if they cost anything.
-
-        Raises SpecvizError for draft heads.
-        """
-        if not isinstance(self._draft, LoadedModel):
-            raise SpecvizError(f"a reference is for draft models alone ({self._name} is none)")
+        """What the tensors cost that are not the ancestor's, in words, and the numbers if they cost anything."""
         samples = self.search.texts.samples
         return Reference(self._subject, ancestor.model, ancestor.name, samples).compare()
 
@@ -233,11 +244,16 @@ class Examination:
         return [Finding(self._name, "bits", words, {"bits": bits})] if words else []
 
     def _settings(self) -> Mapping[str, str]:
+        """The settings that are not the target's, in words by kind of cause; of a head, its rotary positions alone."""
         draft = self._draft
-        if not isinstance(draft, LoadedModel):
+        config = self._target.model.config
+        if isinstance(draft, LoadedModel):
+            return files.differences(draft.model.config, config, files.folder_of(draft))
+        module = self._subject.module
+        if not isinstance(module, EagleHead):
             return {}
-        folder = files.folder_of(draft)
-        return files.differences(draft.model.config, self._target.model.config, folder)
+        found = files.differences(module.rotary.config, config)
+        return {kind: words for kind, words in found.items() if kind == "rope"}
 
     def _deaf(self) -> list[Finding]:
         deaf = self.search.deaf
@@ -249,15 +265,32 @@ class Examination:
 
     def _finding(self, cause: Cause, difference: str | None) -> Finding:
         opening = f"{difference[0].upper()}{difference[1:]}. " if difference else ""
-        words = f"{opening}Probably {KINDS[cause.undo.kind]}: with {_gain_words(cause)} {self._left(cause)}"
+        gain = self._gain_words(cause)
+        words = f"{opening}Probably {KINDS[cause.undo.kind]}: with {gain} {self._left(cause)}"
         return Finding(self._name, cause.undo.kind, words, _numbers(cause))
 
     def _hurts(self, cause: Cause) -> Finding:
         words = (
-            f"No known fault explains the loss. It hurts most in one place: with {_gain_words(cause)} This damps the "
-            f"damage, and does not take it back. {self._left(cause)}"
+            f"No known fault explains the loss. It hurts most in one place: with {self._gain_words(cause)} This damps "
+            f"the damage, and does not take it back. {self._left(cause)}"
         )
         return Finding(self._name, cause.undo.kind, words, _numbers(cause))
+
+    def _gain_words(self, cause: Cause) -> str:
+        low, high = interval_of_mean(cause.gain)
+        gain = cause.gain.mean()
+        before = cause.before.mean()
+        depths = (
+            "" if isinstance(self._draft, LoadedModel) else f" over {NUM_DEPTHS} drafted tokens"
+        )
+        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f}, {len(cause.gain)} texts"
+        how_far = f", from {before:.2f} to {before + gain:.2f}"
+        if len(self.search.causes) > 1:
+            how_far = ", its share of what all of these gain together"
+        return (
+            f"{cause.undo.cure}, the agreement{depths} rises by {100 * gain:.1f} points ({interval}){how_far}. "
+            f"Chosen on {len(cause.claim)} other texts, where it gained {100 * cause.claim.mean():.1f}."
+        )
 
     def _left(self, cause: Cause) -> str:
         """How much of the loss the cause explains, and how much stays when all causes are taken back."""
@@ -268,17 +301,6 @@ class Examination:
             f"It explains {100 * explained:.1f} of the {100 * lost:.1f} points that are lost; "
             f"{100 * (lost - all_explained):.1f} stay unexplained."
         )
-
-
-def _gain_words(cause: Cause) -> str:
-    low, high = interval_of_mean(cause.gain)
-    before = cause.before.mean()
-    return (
-        f"{cause.undo.cure}, the agreement rises by {100 * cause.gain.mean():.1f} points (95 % interval "
-        f"{100 * low:.1f} to {100 * high:.1f}, {len(cause.gain)} texts), from {before:.2f} to "
-        f"{(cause.before + cause.gain).mean():.2f}. Chosen on {len(cause.claim)} other texts, where it gained "
-        f"{100 * cause.claim.mean():.1f}."
-    )
 
 
 def _numbers(cause: Cause) -> dict[str, float]:

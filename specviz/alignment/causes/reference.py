@@ -34,6 +34,17 @@ class Reference:
     halves: the texts that choose the groups, and those that measure.
     """
 
+    @staticmethod
+    def check(draft: nn.Module, ancestor: nn.Module) -> None:
+        """Raises SpecvizError unless both have the same tensors in the same shapes."""
+        own = {key: value.shape for key, value in draft.named_parameters()}
+        others = {key: value.shape for key, value in ancestor.named_parameters()}
+        if own != others:
+            key = next(key for key in own | others if own.get(key) != others.get(key))
+            raise SpecvizError(
+                f"the reference must have the tensors of the draft, in the same shapes (they differ in {key!r:.80})"
+            )
+
     def __init__(
         self, subject: Subject, ancestor: nn.Module, name: str, halves: Sequence[TargetTexts]
     ) -> None:
@@ -42,11 +53,7 @@ class Reference:
         self._name = name
         own = dict(subject.module.named_parameters())
         other = dict(ancestor.named_parameters())
-        for key in own.keys() | other.keys():
-            if key not in own or key not in other or own[key].shape != other[key].shape:
-                raise SpecvizError(
-                    f"the reference must have the tensors of the draft, in the same shapes (they differ in {key!r:.80})"
-                )
+        self.check(subject.module, ancestor)
         self._own = own
         self._ancestors = {
             key: value.to(own[key]) for key, value in other.items() if not _is_same(own[key], value)
@@ -64,7 +71,8 @@ class Reference:
         before = self._agreement((), 1)
         whole = self._agreement(changed, 1) - before
         halfway = self._agreement(changed, 1, 0.5) - before
-        was_added_twice = interval_of_mean(halfway - whole)[0] > 0
+        chosen = [self._agreement(changed, 0, share) for share in (0.5, 1.0)]
+        was_added_twice = interval_of_mean(chosen[0] - chosen[1])[0] > 0
         gain = halfway if was_added_twice else whole
         low, high = interval_of_mean(gain)
         lost = 1 - float(before.mean())
@@ -79,13 +87,15 @@ class Reference:
         what = "half of the change taken back" if was_added_twice else "the reference's put back"
         words = (
             f"{opening}. With {what}, the agreement rises by {100 * gain.mean():.1f} points ({interval}), from "
-            f"{before.mean():.2f} to {(before + gain).mean():.2f}: it explains these of the {100 * lost:.1f} points "
-            f"that are lost, and {100 * (lost - gain.mean()):.1f} stay unexplained."
+            f"{before.mean():.2f} to {(before + gain).mean():.2f}: that is so much of the {100 * lost:.1f} points "
+            f"that are lost; {100 * (lost - gain.mean()):.1f} stay unexplained."
         )
         if was_added_twice:
-            words += " So the change was probably added twice."
-        else:
-            costs = [f"{group} {100 * cost:.1f}" for group, cost in self._costly_groups()]
+            words += (
+                " So half of it agrees better than all of it, as when a change was added twice."
+            )
+        elif groups := self._costly_groups():
+            costs = [f"{group} {100 * cost:.1f}" for group, cost in groups]
             words += f" Put back alone, in points: {'; '.join(costs)}."
         numbers = {"explained": float(gain.mean()), "low": float(low), "high": float(high)}
         return words + self._rank_words(), numbers

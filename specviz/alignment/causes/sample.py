@@ -71,8 +71,8 @@ class TargetTexts:
     def agreement_of_drafters(self, drafters: Sequence[Drafter], depths: int) -> Array:
         """The agreement of drafts that are no models, a mean over these depths [drafters, texts].
 
-        It counts the same tokens at every depth. The target reads a text once for each layer whose states are asked
-        for, however many drafters ask.
+        It counts the same tokens at every depth. A text of fewer tokens has fewer depths. The target reads a text once
+        for each layer whose states are asked for, however many drafters ask.
         """
         columns = []
         for number, text in enumerate(self.texts):
@@ -86,7 +86,7 @@ class TargetTexts:
                 states = self._states_of(number, drafter.hidden_layers, tokens)
                 along = drafter.along(tokens, states)
                 by_depth = []
-                for drafted in each_depth(along, starts, depths):
+                for drafted in each_depth(along, starts, min(depths, len(text.ids))):
                     by_depth.append(self._overlap(p, *drafted, depths))
                 column.append(np.mean(by_depth))
             columns.append(column)
@@ -101,7 +101,8 @@ class TargetTexts:
         overlap = of_tokens(p, rows) if is_certain else overlap_of(p, self.sampling.probs(rows))
         places = torch.arange(depth, depth + size, device=p.device)
         is_read = known[:size].to(p.device)
-        counted = (places >= depths - 1) & is_read
+        first = min(depths, depth + size) - 1
+        counted = (places >= first) & is_read
         num_counted = counted.sum().clamp_min(1)
         return float((overlap * counted).sum() / num_counted)
 

@@ -1,4 +1,4 @@
-"""The verdict on a draft: sound, weak or broken, beside what knows nothing of the text; and the next thing to do."""
+"""The verdict on a draft: sound, weak or broken, beside two floors that do not read the text; what to do next."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -10,6 +10,10 @@ Verdict = Literal["sound", "weak", "broken"]
 SOUND: Verdict = "sound"
 WEAK: Verdict = "weak"
 BROKEN: Verdict = "broken"
+HURTS = "layer"
+"""The kind of a finding that names a place, and no cause."""
+TENSORS = "tensors"
+"""The kind of a finding on files, whose cost is seldom known."""
 LIMITS = (
     "vocabulary",
     "context",
@@ -19,24 +23,25 @@ LIMITS = (
     "template",
     "unlearned ids",
     "bits",
+    "reference",
+    "temperature",
+    HURTS,
 )
-"""Kinds of findings that are limits of a draft, or of how it is asked, and no fault in it."""
+"""Kinds of findings that do not make a draft broken: limits of it, of how it is asked, or against another one."""
 LEAST_OVER_FLOOR = 0.2
 """Of what token pairs alone leave to gain, a draft that is not weak gains at least this share."""
+SURELY_SOUND = 1 / 3
+"""A draft that gains this share is not broken by a tensor of its files whose cost is not known."""
 LEAST_GAIN = 0.005  # of agreement; a finding that explains less is not named
 LEAST_SHARE = 0.1  # of the agreement that is lost; a finding that explains less is not named
-HURTS = "layer"
-"""The kind of a finding that names a place, and no cause."""
-
-
-_FILES = "how the draft's files were converted: the first finding says what to take back"
+_FILES = "how the draft's files were converted: its finding says what to take back"
 LOOK_AT: Mapping[str, str] = {
     "feature": "config.json (eagle_aux_hidden_state_layer_ids: vLLM counts by the layer before the state, SGLang by "
     "the layer behind it), or the training data, which pairs the state of one token with the token behind it",
     "position": "the engine: the first drafted token follows the last one of the text without a gap",
     "ids of a head": "how d2t was written: it holds the difference to each token's number",
     "reference": "the tensors that the reference names: take them from it, or train this draft on",
-    "setting": "config.json: the setting that the first finding names",
+    "setting": "config.json: the setting that its finding names",
     "rope": "config.json: rope_theta and rope_scaling must be those that the draft was trained with",
     "narrow window": "config.json: sliding_window must be the one that the draft was trained with",
     "temperature": "how the logits are scaled: in the draft's files, or by what serves it",
@@ -62,20 +67,24 @@ def verdict_of(
     """
     if agreement is None or floors is None:
         return None
-    if agreement <= floors.pairs or any(finding.kind not in LIMITS for finding in findings):
+    gained = over_floor(agreement, floors)
+    faults = {finding.kind for finding in findings} - set(LIMITS)
+    if gained >= SURELY_SOUND:
+        faults -= {finding.kind for finding in findings if "explained" not in finding.numbers}
+    if gained <= 0 or faults:
         return BROKEN
-    return WEAK if over_floor(agreement, floors) < LEAST_OVER_FLOOR else SOUND
+    return WEAK if gained < LEAST_OVER_FLOOR else SOUND
 
 
 def over_floor(agreement: float, floors: Floors) -> float:
     """The share that a draft gains of what token pairs alone leave to gain."""
-    return (agreement - floors.pairs) / (1 - floors.pairs)
+    return (agreement - floors.pairs) / max(1 - floors.pairs, 1e-9)
 
 
 def floor_words(floors: Floors) -> str:
     return (
-        f"token frequencies alone agree {percent(floors.frequencies)}, token pairs {percent(floors.pairs)} "
-        f"(counted and measured on {floors.num_texts} of the texts)"
+        f"token frequencies alone agree {percent(floors.frequencies)}, token pairs (frequencies behind each token) "
+        f"{percent(floors.pairs)}, counted and measured on {floors.num_texts} of the texts"
     )
 
 
@@ -92,11 +101,14 @@ def next_step(verdict: Verdict | None, findings: Sequence[Finding]) -> str:
     if verdict is None:
         return ""
     kinds = [finding.kind for finding in findings]
-    causes = [kind for kind in kinds if kind in LOOK_AT or kind not in (*LIMITS, HURTS)]
+    causes = [kind for kind in kinds if kind in LOOK_AT or kind not in LIMITS]
     if causes:
         return f"look at {LOOK_AT.get(causes[0], _FILES)}"
-    if verdict == BROKEN:
-        return "python -m specviz align with --reference and a sound ancestor names the tensors that differ"
+    if verdict == BROKEN or HURTS in kinds:
+        return (
+            "compare it with a sound ancestor: of a draft model, python -m specviz align with --reference names the "
+            "tensors that differ"
+        )
     if verdict == WEAK:
         return (
             "train it on: python -m specviz align with --export-rows ROWS.jsonl.gz writes what it loses, and "

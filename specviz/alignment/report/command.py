@@ -1,4 +1,4 @@
-"""The command that makes the same job again."""
+"""A command for a job such as the summary's."""
 
 from specviz.alignment.summary import Summary
 from specviz.models.catalog import is_known
@@ -9,7 +9,7 @@ MOST_NEW_TOKENS = 128  # the command's default
 
 
 def command_of(summary: Summary) -> str:
-    """The command, on one line. FOLDER, FILE and DIR stand for what the summary does not know."""
+    """The command, on one line. FOLDER, FILE and DIR stand for what the summary does not know; limits are left out."""
     words = ["python -m specviz align", f"--target {_findable(summary.target)}"]
     words += [f"--draft {_findable(draft.name)}" for draft in summary.drafts]
     words.append(f"--prompts {label(summary.prompt_file) or 'FILE.jsonl'} --out DIR")

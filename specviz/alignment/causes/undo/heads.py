@@ -67,9 +67,9 @@ def _states(target: LoadedModel, layers: Sequence[int]) -> Iterator[Family]:
     for order in permutations(range(len(layers))) if len(layers) == 3 else ():
         if order != (0, 1, 2):
             yield _from("its states in another order", tuple(layers[place] for place in order))
-    for places, words in ((-1, "behind"), (1, "before")):
+    for places, words in ((-1, "next"), (1, "previous")):
         change = partial(_take_places, places=places)
-        yield (Undo("feature", f"the states of the token {words}", change),)
+        yield (Undo("feature", f"the states of the {words} token", change),)
 
 
 def _from(cure: str, layers: tuple[int, ...]) -> Family:
@@ -98,9 +98,8 @@ def _inputs(module: EagleHead) -> Iterator[Family]:
     if isinstance(module, Eagle3Head):
         words = "the columns of the embedding and of the feature exchanged in its first layer"
         yield (on_module("exchange", words, _exchange_in_layer),)
-        first = module.midlayer
         words = "input_layernorm and hidden_norm exchanged"
-        if first.input_layernorm.weight.shape == first.hidden_norm.weight.shape:
+        if {"midlayer.input_layernorm", "midlayer.hidden_norm"} <= set(module.norms()):
             yield (on_module("exchange", words, _exchange_norms),)
     else:
         words = "the columns of the embedding and of the feature exchanged in fc"

@@ -23,6 +23,7 @@ MOST_COPIED = 2_000_000_000  # parameters that are copied at once
 SAME_PRODUCT = ({"q_proj", "k_proj"}, {"v_proj", "o_proj"}, {"up_proj", "down_proj"})
 """Matrices of which each multiplies what the other gives: a scale of one is a scale of the other."""
 
+FORMATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Change = Callable[[nn.Module], None]
 
 
@@ -54,7 +55,8 @@ def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def is_plain(weight: object) -> bool:
-    return isinstance(weight, nn.Parameter) and weight.is_floating_point() and not weight.is_meta
+    """Whether weights are held as plain numbers that can be computed with; quantised ones are of other types."""
+    return type(weight) is nn.Parameter and weight.dtype in FORMATS and not weight.is_meta
 
 
 def put(module: nn.Module, weight: Tensor) -> None:

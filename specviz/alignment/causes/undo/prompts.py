@@ -56,17 +56,20 @@ def _starts(draft: LoadedModel, target: LoadedModel, texts: Sequence[RowText]) -
             continue
         name = f"the start token {draft.text.label(bos)} (id {bos})"
         if all(text.prompt_ids[0] == bos and len(text.prompt_ids) > 1 for text in texts):
-            yield (_of_texts("start", f"{name} left out", _without_first),)
+            change = partial(_without, bos=bos)
+            yield (_of_texts("start", f"{name} left out", change),)
         elif all(len(text.prompt_ids) + len(text.ids) < draft.info.context_limit for text in texts):
             yield (_of_texts("start", f"{name} before every text", partial(_behind, bos=bos)),)
 
 
-def _without_first(text: TextIds) -> TextIds:
-    return TextIds(text.prompt[1:], text.ids)
+def _without(text: TextIds, bos: int) -> TextIds:
+    """The text without this start token, if it still has it."""
+    has_it = text.prompt[0] == bos and len(text.prompt) > 1
+    return TextIds(text.prompt[1:], text.ids) if has_it else text
 
 
 def _behind(text: TextIds, bos: int) -> TextIds:
-    return TextIds([bos, *text.prompt], text.ids)
+    return text if text.prompt[0] == bos else TextIds([bos, *text.prompt], text.ids)
 
 
 # ---- other forms of prompts ------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from specviz.alignment.causes.reading import Family, Reading, Undo, on_module
 from specviz.alignment.causes.undo.matrices import MOST_COPIED, is_plain, matrices_of, put
+from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool
-from specviz.models.quantisation import split_format
+from specviz.models.quantisation import is_quantised, split_format
 
 BLOCKS = (128, 64, 32)  # numbers that share a scale, in the formats in use
 GROUP = 64  # numbers side by side of which the values are counted
@@ -30,7 +31,8 @@ def coarse_words(model: nn.Module) -> tuple[str, int]:
     """What is wrong, in words, and the bits of the weights; an empty text and 0 for weights of full precision."""
     bits_of_matrices = []
     for weight in model.parameters():
-        if weight.ndim == 2 and weight.numel() >= FEWEST and weight.shape[1] >= GROUP:
+        is_large = weight.ndim == 2 and weight.numel() >= FEWEST and weight.shape[1] >= GROUP
+        if is_plain(weight) and is_large:
             bits_of_matrices.append(_count_bits(weight))
     coarse = [bits for bits in bits_of_matrices if bits <= MOST_BITS]
     if not coarse or len(coarse) < SHARE * len(bits_of_matrices):
@@ -93,7 +95,7 @@ def _coarse(module: nn.Module) -> Iterator[tuple[nn.Module, Tensor, Tensor]]:
     """Yields the coarse matrices: itself, its blocks [out, blocks, size] and their scales [out, blocks, 1]."""
     for _, _, linear in matrices_of(module):
         weight = linear.weight
-        if not is_plain(weight) or weight.numel() < FEWEST:
+        if weight.numel() < FEWEST:
             continue
         for size in (weight.shape[1], *BLOCKS):
             if weight.shape[1] % size == 0:
@@ -121,14 +123,19 @@ def _scales(blocks: Tensor) -> Tensor | None:
 
 
 def wider(draft: LoadedModel, pool: ModelPool) -> Iterator[Family]:
-    """The weights before quantisation, or float32 for 16-bit weights."""
+    """The weights before quantisation where they can be loaded, or float32 for 16-bit weights."""
     plain_name, bits = split_format(draft.name)
     dtype = draft.model.dtype
     if bits is not None:
-        plain = pool.load(plain_name, as_draft=True).model
+        try:
+            plain = pool.load(plain_name, as_draft=True).model
+        except SpecvizError:  # not here, or too large
+            return
         cure = f"its own weights instead of {bits}"
         yield (Undo("precision", cure, lambda reading: replace(reading, module=plain)),)
-    elif dtype in (torch.bfloat16, torch.float16) and draft.info.num_parameters <= MOST_COPIED:
+    is_short = dtype in (torch.bfloat16, torch.float16)
+    is_small = draft.info.num_parameters <= MOST_COPIED
+    if bits is None and is_short and is_small and not is_quantised(draft.model):
         cure = f"float32 instead of {str(dtype).removeprefix('torch.')}"
         yield (Undo("precision", cure, _widen),)
 

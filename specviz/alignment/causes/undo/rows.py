@@ -52,6 +52,7 @@ def deaf_ids(sample: TargetTexts, draft: LoadedModel, reading: Reading) -> DeafI
         wanted += p.sum(0)
         overlap += torch.minimum(p, q).sum(0)
     is_wanted = wanted >= FEWEST_WANTED
+    is_wanted[draft.info.vocab_size :] = False  # ids that it lacks are another matter
     usual = float(overlap[is_wanted].sum() / wanted[is_wanted].sum().clamp_min(1e-9))
     is_deaf = is_wanted & (overlap < DEAF * usual * wanted)
     deaf = torch.nonzero(is_deaf).flatten()

@@ -124,13 +124,19 @@ def _base(speeds: Tensor) -> float | None:
 
 
 def _rotary(module: nn.Module) -> nn.Module | None:
-    """The module with the angle per position of each pair of dimensions [D / 2]."""
-    found = modules_with(module, "inv_freq")
+    """The part of a text model with the angle per position of each pair of dimensions [D / 2]."""
+    found = _with_angles(module)
     return found[0] if found and found[0].inv_freq.ndim == 1 else None
 
 
+def _with_angles(module: nn.Module) -> list[nn.Module]:
+    """The parts with rotary angles; of a model that reads images too, those of its text model."""
+    decoder = module.get_decoder() if hasattr(module, "get_decoder") else None
+    return modules_with(decoder or module, "inv_freq")
+
+
 def _turn(module: nn.Module, speeds: Tensor, factor: float | None = None) -> None:
-    for rotary in modules_with(module, "inv_freq"):
+    for rotary in _with_angles(module):
         if rotary.inv_freq.shape == speeds.shape:
             rotary.inv_freq = speeds.to(rotary.inv_freq)
             if factor is not None:
