@@ -257,7 +257,8 @@ class Examination:
 
     def _deaf(self) -> list[Finding]:
         deaf = self.search.deaf
-        if deaf is None or deaf.share < self.search.least:
+        num_tokens = len(self.search.texts.samples[0].p)
+        if deaf is None or num_tokens < rows.FEWEST_TOKENS or deaf.share < self.search.least:
             return []
         words = rows.deaf_words(self._draft, deaf)
         numbers = {"explained": deaf.share}

@@ -22,6 +22,9 @@ FEWEST_WANTED = 0.5  # the target's probability of an id, summed over all tokens
 DEAF = 0.05  # of what the draft gives to other wanted ids, at most
 CLEAR = 0.1  # mean q of the other id where this one is wanted, at least
 LEAST_SHARE = 0.1  # of the target's probability; below, nothing is said, as of a small draft
+FEWEST_TOKENS = (
+    300  # of the texts that choose; in fewer, most ids are wanted once, which tells nothing
+)
 FEWEST_IDS = 5  # below, nothing is said
 SHOWN = 6  # ids that are named
 SHIFTS = (1, -1)
