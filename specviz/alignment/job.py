@@ -33,7 +33,7 @@ from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.prompts import PromptSet, from_values, open_prompts
 from specviz.alignment.shard import analyse
-from specviz.alignment.summary import IGNORED, Examined, Summary
+from specviz.alignment.summary import IGNORED, NEW_TOKENS, Examined, Summary
 from specviz.alignment.tables.compare import check_old_job, check_old_models
 from specviz.alignment.types import KS, ModelIdentity, PromptRow, Shard
 from specviz.analysis import theory
@@ -97,7 +97,7 @@ def align_steps(
     top_p: float = 1.0,
     min_p: float = 0.0,
     seed: int = 0,
-    max_new_tokens: int = 128,
+    max_new_tokens: int = NEW_TOKENS,
     chat: bool = False,
     chat_options: Mapping[str, bool | int | float | str] = NO_OPTIONS,
     costs: Mapping[str, Costs] | None = None,

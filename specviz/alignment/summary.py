@@ -12,6 +12,7 @@ from typing import Any
 VERSION = 1
 IGNORED = "fields that nothing reads were ignored"
 """The start of a warning that is not about the models."""
+NEW_TOKENS = 128  # the most of a text, unless a job asks otherwise
 ENOUGH_PROMPTS = 30  # below, a difference is not called significant
 NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 Interval = tuple[float, float]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.alignment import executors
 from specviz.alignment.summary import (
+    NEW_TOKENS,
     NOT_CALLED,
     AlphaDifference,
     DraftSummary,
@@ -78,7 +79,7 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
     add_k(parser, ", 1 to 16 (default: %(default)s)", type=int, default=DEFAULT_K)
     add_sampling(parser)
     words = "length of each text (default: %(default)s)"
-    parser.add_argument("--max-new-tokens", type=int, default=128, help=words)
+    parser.add_argument("--max-new-tokens", type=int, default=NEW_TOKENS, help=words)
     words = "render every prompt with the target's chat template"
     parser.add_argument("--chat", action="store_true", help=words)
     add_chat_options(parser)

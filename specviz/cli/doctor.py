@@ -14,6 +14,7 @@ from specviz.models.catalog import default_pair
 from specviz.views.terminal import escape
 
 if TYPE_CHECKING:
+    from specviz.alignment.causes.verdict import Verdict
     from specviz.alignment.summary import Examined
     from specviz.alignment.types import PromptRow
 
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         )
     verdict = verdict_of(examined.agreements[draft], examined.floors, examined.findings)
     may_chat = not request.chat and has_chat_form(pool.load(options.target).tokenizer)
-    print(escape(doctor_text(draft, target, examined, may_chat=may_chat), keep="\n"))
+    print(escape(doctor_text(draft, target, examined, verdict, may_chat=may_chat), keep="\n"))
     return 1 if verdict == BROKEN else 0
 
 
@@ -88,21 +89,16 @@ def _rows(file: Path | None) -> tuple[PromptRow, ...]:
     return tuple(from_values((texts * times)[:NUM_TEXTS]).rows())
 
 
-def doctor_text(draft: str, target: str, examined: Examined, *, may_chat: bool = False) -> str:
+def doctor_text(
+    draft: str, target: str, examined: Examined, verdict: Verdict, *, may_chat: bool = False
+) -> str:
     """The verdict first, then the floors, the faults, the next step and what was looked for.
 
     may_chat: whether the target has a chat format that was not used.
     """
-    from specviz.alignment.causes.verdict import (
-        SOUND,
-        floor_words,
-        loss_words,
-        next_step,
-        verdict_of,
-    )
+    from specviz.alignment.causes.verdict import SOUND, floor_words, loss_words, next_step
 
     agreement = examined.agreements[draft]
-    verdict = verdict_of(agreement, examined.floors, examined.findings)
     next_words = next_step(verdict, examined.findings)
     if verdict != SOUND and may_chat and not examined.findings:
         next_words = (

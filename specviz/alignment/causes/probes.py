@@ -280,7 +280,7 @@ class Examination:
     def _gain_words(self, cause: Cause) -> str:
         low, high = interval_of_mean(cause.gain)
         gain = cause.gain.mean()
-        before = cause.before.mean()
+        before = self.search.before[1].mean()
         depths = (
             "" if isinstance(self._draft, LoadedModel) else f" over {NUM_DEPTHS} drafted tokens"
         )

@@ -45,7 +45,7 @@ class Reading:
     layers: tuple[int, ...] | None = None
     """The target's states that heads read, as in `Drafter.hidden_layers`; None: those of their files."""
     places: int = 0
-    """How many tokens older each of these states is than the heads' own convention."""
+    """How many tokens earlier than usual each of these states is taken."""
     shift: int = 0
     """What is added to the positions of the tokens that heads have drafted."""
 
@@ -61,7 +61,7 @@ class Undo:
     """A change that would take back one fault."""
 
     kind: str
-    """The kind of the fault, one of `KINDS`."""
+    """The kind of the fault, one of `probes.KINDS`."""
     cure: str
     """What is changed, in words that go on after "with"."""
     apply: Callable[[Reading], Reading]
@@ -159,10 +159,6 @@ class Changed(Drafter):
         self._places = places
         self._divided_by = divided_by
         self.hidden_layers = layers
-
-    @property
-    def waits(self) -> bool:
-        return self._drafter.waits
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead | None:
         places = torch.arange(len(states), device=states.device) - self._places

@@ -49,8 +49,6 @@ class Cause:
     """On the half that chose it [texts]."""
     gain: Array
     """On the other half [texts]; of several causes, this one's share in what they gain together."""
-    before: Array
-    """The agreement of the unchanged draft there [texts]."""
 
 
 class Texts:
@@ -100,8 +98,9 @@ class Search:
             pair = yield from self._best_pair()
             chosen = self._without_needless(pair) or chosen
         causes = self._measure(chosen)
-        self.causes = [cause for cause in causes if cause.undo.kind != "temperature"] or causes
-        if not any(cause.undo.kind != "temperature" for cause in self.causes):
+        faults = [cause for cause in causes if cause.undo.kind != "temperature"]
+        self.causes = faults or causes
+        if not faults:
             yield from self._find_hurts()
 
     @property
@@ -315,7 +314,7 @@ class Search:
                 shares.append(np.mean(added, axis=0))
             claim, gain = shares
             if is_clear(gain, self.least, len(chosen)):
-                causes.append(Cause(undo, claim, gain, self.before[1]))
+                causes.append(Cause(undo, claim, gain))
         return causes
 
     def _find_hurts(self) -> Iterator[int]:

@@ -1,11 +1,9 @@
 """A command for a job such as the summary's."""
 
-from specviz.alignment.summary import Summary
+from specviz.alignment.summary import NEW_TOKENS, Summary
 from specviz.models.catalog import is_known
 from specviz.request import DEFAULT_K, Request, spell_options
 from specviz.views.words import label
-
-MOST_NEW_TOKENS = 128  # the command's default
 
 
 def command_of(summary: Summary) -> str:
@@ -20,7 +18,7 @@ def command_of(summary: Summary) -> str:
     numbers = {
         "--k": (summary.k, DEFAULT_K),
         "--seed": (summary.seed, 0),
-        "--max-new-tokens": (summary.max_new_tokens, MOST_NEW_TOKENS),
+        "--max-new-tokens": (summary.max_new_tokens, NEW_TOKENS),
     }
     words += [f"{name} {value}" for name, (value, default) in numbers.items() if value != default]
     if summary.chat:

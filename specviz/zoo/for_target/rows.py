@@ -13,6 +13,7 @@ import torch
 from specviz.errors import SpecvizError
 from specviz.models.files.hub import hash_of
 from specviz.models.pool import LoadedModel
+from specviz.request import RunSettings
 from specviz.trace.lines import numbered_lines, parse_line, unpack
 from specviz.zoo.for_target.store import TOP, NewText, StoredDistribution, write_shard
 from specviz.zoo.for_target.teacher import distributions_of
@@ -20,7 +21,7 @@ from specviz.zoo.training.export import replacing
 
 _SHARD = 256  # rows
 _MOST_ROWS = 100_000_000
-_PLAIN = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+_PLAIN = {"temperature": 1.0, **RunSettings.FILTERS}
 
 
 def stored_rows(target: LoadedModel, file: Path, folder: Path) -> Path:

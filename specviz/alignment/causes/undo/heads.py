@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from operator import methodcaller
 
 import torch
 from torch import Tensor, nn
 
 from specviz.alignment.causes.reading import Family, Reading, Undo, on_module
-from specviz.alignment.causes.undo.matrices import STEPS, put
+from specviz.alignment.causes.undo.matrices import put, scales_of
 from specviz.decoding.forward.transformers_forward import num_layers
 from specviz.drafters.eagle.heads import Eagle3Head, EagleHead
 from specviz.models.pool import LoadedModel
@@ -29,8 +30,8 @@ def families(module: nn.Module, target: LoadedModel, layers: Sequence[int]) -> I
             change = partial(_skip_norm, name=name)
             yield (on_module("norm", f"{name} left out", change),)
     for flag in module.flags():
-        change = partial(_flip, flag=flag)
-        yield (on_module("setting", f"{flag} the other way round", change),)
+        cure = f"{flag} the other way round"
+        yield (on_module("setting", cure, methodcaller("flip", flag)),)
     yield from _inputs(module)
     if isinstance(module, Eagle3Head):
         yield from _ids(module)
@@ -42,10 +43,6 @@ def _move(reading: Reading, shift: int) -> Reading:
 
 def _skip_norm(module: nn.Module, name: str) -> None:
     module.set_submodule(name, nn.Identity())
-
-
-def _flip(module: EagleHead, flag: str) -> None:
-    module.flip(flag)
 
 
 # ---- the target's states ---------------------------------------------------------------------------------------------
@@ -87,14 +84,7 @@ def _take_places(reading: Reading, places: int) -> Reading:
 
 def _inputs(module: EagleHead) -> Iterator[Family]:
     """The embedding and the feature exchanged where they are read side by side, and fc at another scale."""
-    for sign in (-1, 1):
-        factors = [2 ** (sign * step) for step in STEPS]
-        yield tuple(
-            on_module(
-                "scale", f"fc times {factor:.3g}", partial(_scale_fc, factor=factor), is_soft=True
-            )
-            for factor in factors
-        )
+    yield from scales_of("fc", _scale_fc)
     if isinstance(module, Eagle3Head):
         words = "the columns of the embedding and of the feature exchanged in its first layer"
         yield (on_module("exchange", words, _exchange_in_layer),)

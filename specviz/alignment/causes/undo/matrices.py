@@ -22,9 +22,7 @@ STEPS = (0.5, 1, 1.5, 2, 3, 4)
 MOST_COPIED = 2_000_000_000  # parameters that are copied at once
 SAME_PRODUCT = ({"q_proj", "k_proj"}, {"v_proj", "o_proj"}, {"up_proj", "down_proj"})
 """Matrices of which each multiplies what the other gives: a scale of one is a scale of the other."""
-
 FORMATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-Change = Callable[[nn.Module], None]
 
 
 def blocks_of(module: nn.Module) -> Sequence[nn.Module]:
@@ -41,8 +39,8 @@ def matrices_of(block: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     """Yields the matrices of a layer that are held in full precision: the module around each, its name, itself."""
     for parent in block.modules():
         for name, child in parent.named_children():
-            weight = getattr(child, "weight", None)
-            if is_plain(weight) and weight.ndim == 2 and not isinstance(child, nn.Embedding):
+            weight = _weight(child)
+            if weight is not None and weight.ndim == 2:
                 yield parent, name, child
 
 
@@ -70,8 +68,6 @@ def families(module: nn.Module) -> Iterator[Family]:
     yield from _norms(module, None)
     yield from _structure(module, None)
     yield from _orders(module)
-    for copied, _ in copies(module):
-        yield (on_module("tensors", f"layer {copied + 1} left out", partial(_skip, place=copied)),)
 
 
 def families_of_layer(module: nn.Module, place: int) -> Iterator[Family]:
@@ -117,17 +113,22 @@ def _scales(module: nn.Module, place: int | None) -> Iterator[Family]:
             groups.append((f"{name} (or {others[0]})" if others else name, {name}))
     where = _where(module, place)
     for words, group in groups:
-        for sign in (-1, 1):
-            family = []
-            for step in STEPS:
-                factor = 2 ** (sign * step)
-                change = partial(_scale, place=place, names=frozenset(group), factor=factor)
-                cure = f"{words} {where} times {factor:.3g}"
-                family.append(on_module("scale", cure, change, is_soft=True))
-            yield tuple(family)
+        yield from scales_of(f"{words} {where}", partial(_scale, place=place, names=group))
 
 
-def _scale(module: nn.Module, place: int | None, names: frozenset[str], factor: float) -> None:
+def scales_of(words: str, change: Callable[..., None]) -> Iterator[Family]:
+    """Smaller and larger scales of something. change: scales it in a module, by `factor`."""
+    for sign in (-1, 1):
+        family = []
+        for step in STEPS:
+            factor = 2 ** (sign * step)
+            cure = f"{words} times {factor:.3g}"
+            scaled = partial(change, factor=factor)
+            family.append(on_module("scale", cure, scaled, is_soft=True))
+        yield tuple(family)
+
+
+def _scale(module: nn.Module, place: int | None, names: set[str], factor: float) -> None:
     for block in _chosen(module, place):
         for _, name, child in list(matrices_of(block)):
             if name in names:
@@ -136,7 +137,7 @@ def _scale(module: nn.Module, place: int | None, names: frozenset[str], factor: 
 
 def _norms(module: nn.Module, place: int | None) -> Iterator[Family]:
     """Norm weights one smaller or larger, of all norms or of those of one name."""
-    norms = list(norms_of(module if place is None else _chosen(module, place)[0]))
+    norms = _norms_in(module, place)
     names = sorted({name.rpartition(".")[2] for name, _ in norms})
     groups = [("every norm", frozenset(names))]
     if place is None and len(names) > 1:
@@ -148,8 +149,13 @@ def _norms(module: nn.Module, place: int | None) -> Iterator[Family]:
             yield (on_module("norm", f"{step_words} the weights of {words}{where}", change),)
 
 
+def _norms_in(module: nn.Module, place: int | None) -> list[tuple[str, nn.Module]]:
+    """All norms, also those outside of the layers, or those of one layer."""
+    return list(norms_of(module if place is None else blocks_of(module)[place]))
+
+
 def _add_to_norms(module: nn.Module, place: int | None, names: frozenset[str], step: float) -> None:
-    for name, norm in list(norms_of(module if place is None else _chosen(module, place)[0])):
+    for name, norm in _norms_in(module, place):
         if name.rpartition(".")[2] in names:
             put(norm, norm.weight + step)
 
@@ -242,7 +248,7 @@ def _reorder_rope(module: nn.Module, place: int | None, *, to_pairs: bool) -> No
 
 
 def _orders(module: nn.Module) -> Iterator[Family]:
-    """Neighbours exchanged, all layers the other way round, or moved round by one."""
+    """Neighbours exchanged, all layers the other way round or moved round by one, a copied layer left out."""
     if not hasattr(module, "get_decoder"):
         return
     count = len(layers_of(module))
@@ -254,6 +260,8 @@ def _orders(module: nn.Module) -> Iterator[Family]:
         yield _order("the layers in reverse", list(range(count))[::-1])
         yield _order("the first layer put behind the last", [*range(1, count), 0])
         yield _order("the last layer put before the first", [count - 1, *range(count - 1)])
+    for copied, _ in copies(module):
+        yield (on_module("tensors", f"layer {copied + 1} left out", partial(_skip, place=copied)),)
 
 
 def _order(cure: str, order: Sequence[int]) -> Family:

@@ -1,7 +1,6 @@
 """Undos of wrong settings: rotary positions, windows of attention, the activation, epsilons, factors."""
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -214,7 +213,7 @@ def _open_window(module: nn.Module) -> None:
 
 
 def _embedding_scales(module: nn.Module) -> Iterator[Family]:
-    """The embedding times or over sqrt(width), as some families of models scale it, with half the way before."""
+    """The embedding times or over sqrt(width), as some families of models scale it; by the root of that first."""
     if not hasattr(module, "get_input_embeddings"):
         return
     width = module.get_input_embeddings().weight.shape[1]
@@ -222,7 +221,7 @@ def _embedding_scales(module: nn.Module) -> Iterator[Family]:
         family = []
         for power in (0.25, 0.5):
             factor = width ** (way * power)
-            name = f"sqrt({width})" if power == 0.5 else f"{math.sqrt(math.sqrt(width)):.3g}"
+            name = f"sqrt({width})" if power == 0.5 else f"{width**power:.3g}"
             change = partial(_scale_embedding, factor=factor)
             family.append(on_module("scale", f"the embedding {words} {name}", change))
         yield tuple(family)
