@@ -14,7 +14,6 @@ from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes.sample import TargetTexts
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
-from specviz.decoding.forward.transformers_forward import last_layer, num_layers
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import EagleHead
 from specviz.models.pool import LoadedModel
@@ -132,7 +131,7 @@ class Subject:
         return found
 
     def drafter(self, reading: Reading) -> Drafter:
-        """The drafter of a draft that is no model. Raises SpecvizError where a head cannot be read so."""
+        """The drafter of a draft that is no model."""
         setup = self.draft.setup
         module = reading.module
         if isinstance(module, EagleHead):
@@ -143,8 +142,6 @@ class Subject:
         else:
             drafter = self.draft.drafter()
         layers = drafter.hidden_layers if reading.layers is None else reading.layers
-        if num_layers(self.target.model) in layers:
-            last_layer(self.target.model)
         return Changed(drafter, layers, reading.places, reading.divided_by)
 
 

@@ -3,6 +3,7 @@
 Agreement is the mean of sum min(p, q): p the target's probabilities, q the draft's.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -36,6 +37,14 @@ class TargetTexts:
         for numbers, places, logits in _read_rows(target, self.texts):
             rows = self._first_rows[numbers] + places
             self.p[rows] = sampling.probs(logits).float()
+
+    def first(self, count: int) -> "TargetTexts":
+        """The first of these texts, with all that is known of them."""
+        few = copy.copy(self)
+        few.texts = self.texts[:count]
+        few.starts = self.starts[: count + 1]
+        few.p = self.p[: few.starts[-1]]
+        return few
 
     def read_draft(
         self, draft: LoadedModel, texts: Sequence[TextIds]

@@ -21,7 +21,6 @@ from specviz.alignment.summary import Floors
 from specviz.alignment.tables.slices import excludes_zero, interval_of_mean
 from specviz.alignment.types import Array, RowText
 from specviz.decoding.sampling import Sampling
-from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.score import TextIds
 
@@ -58,7 +57,7 @@ class Texts:
         self.halves = (texts[0::2], texts[1::2])
         ids = [[TextIds(text.prompt_ids, text.ids) for text in half] for half in self.halves]
         self.samples = tuple(TargetTexts(target, half, sampling) for half in ids)
-        self.few = TargetTexts(target, ids[0][:NUM_SCREENED], sampling)
+        self.few = self.samples[0].first(NUM_SCREENED)
         """The texts on which every undo is screened, the first of the half that chooses."""
 
 
@@ -80,13 +79,11 @@ class Search:
         self._floors = floors
         self._pool = pool
         self._num_trials = 0
+        self._known: dict[tuple[int, tuple[Undo, ...]], Array] = {}  # agreements by half and undos
 
     def run(self) -> Iterator[int]:
         """Finds the faults, then measures them on the other half."""
-        self.before = tuple(
-            self._subject.agreements([self._reading(half)], self.texts.samples[half])[0]
-            for half in (0, 1)
-        )
+        self.before = (self._agreement((), 0), self._agreement((), 1))
         chosen: list[Undo] = []
         while len(chosen) < MOST_UNDOS:
             best = yield from self._best(chosen)
@@ -120,8 +117,20 @@ class Search:
         return _together(undos).apply(unchanged) if undos else unchanged
 
     def _agreement(self, undos: Sequence[Undo], half: int) -> Array:
-        sample = self.texts.samples[half]
-        return self._subject.agreements([self._reading(half, undos)], sample)[0]
+        """The agreement with these undos, by text of a half [texts]; it is measured once."""
+        key = half, tuple(undos)
+        if key not in self._known:
+            reading = self._reading(half, undos)
+            (self._known[key],) = self._subject.agreements([reading], self.texts.samples[half])
+        return self._known[key]
+
+    def _tried(
+        self, undos: Sequence[Undo], reading: Reading, sample: TargetTexts
+    ) -> Iterator[list[Array]]:
+        """The agreement with each undo on top of a reading, by text [texts], some undos at a time."""
+        for piece in self._pieces(undos):
+            self._num_trials += len(piece)
+            yield self._subject.agreements([undo.apply(reading) for undo in piece], sample)
 
     # ---- one round ---------------------------------------------------------------------------------------------------
 
@@ -165,11 +174,8 @@ class Search:
         best: Undo | None = None
         least_worth = 0.0
         undos = [undo for _, undo in likely[:MOST_COMPARED]]
-        afters: list[Array] = []
-        for piece in self._pieces(undos):
-            readings = [self._reading(0, [*chosen, undo]) for undo in piece]
-            afters += self._subject.agreements(readings, self.texts.samples[0])
-        self._num_trials += len(undos)
+        tried = self._tried(undos, self._reading(0, chosen), self.texts.samples[0])
+        afters = [after for piece in tried for after in piece]
         for undo, after in zip(undos, afters, strict=True):
             gain = after - before
             mended = over_floor(float(after.mean()), self._floors)
@@ -202,9 +208,10 @@ class Search:
         while active:
             undos = [family[step] for family in active]
             gains = []
-            for piece in self._pieces(undos):
-                gains += self._gains(piece, reading, before)
-                self._num_trials += len(piece)
+            for afters in self._tried(undos, reading, self.texts.few):
+                for after in afters:
+                    gain = float((after - before).mean())
+                    gains.append(gain if np.isfinite(gain) else -1.0)
                 yield self._num_trials
             left = []
             for family, undo, gain in zip(active, undos, gains, strict=True):
@@ -225,32 +232,6 @@ class Search:
             numbers = sum(weight.numel() for weight in module.parameters()) if module else 0
             size = max(1, min(32, MOST_NUMBERS // max(1, numbers)))
         return (undos[start : start + size] for start in range(0, len(undos), size))
-
-    def _gains(self, undos: Sequence[Undo], reading: Reading, before: Array) -> list[float]:
-        """How much more the draft agrees on the few texts with each undo; -1 for one that cannot be read."""
-        readings = []
-        places = []
-        for place, undo in enumerate(undos):
-            changed = undo.apply(reading)
-            if self._can_read(changed):
-                readings.append(changed)
-                places.append(place)
-        gains = [-1.0] * len(undos)
-        if readings:
-            after = self._subject.agreements(readings, self.texts.few)
-            for place, agreement in zip(places, after, strict=True):
-                gain = float((agreement - before).mean())
-                gains[place] = gain if np.isfinite(gain) else -1.0
-        return gains
-
-    def _can_read(self, reading: Reading) -> bool:
-        if self._draft is not None:
-            return True
-        try:
-            self._subject.drafter(reading)
-        except SpecvizError:
-            return False
-        return True
 
     # ---- what is tried -----------------------------------------------------------------------------------------------
 
@@ -298,19 +279,16 @@ class Search:
         Of several, one alone may gain nothing while the other fault is there. So each share is the Shapley value: the
         mean of what the undo adds to those before it, over all orders.
         """
-        agreements: dict[tuple[int, frozenset[Undo]], Array] = {}
-        for half in (0, 1):
-            for size in range(len(chosen) + 1):
-                for some in combinations(chosen, size):
-                    agreements[half, frozenset(some)] = self._agreement(some, half)
         causes = []
         for undo in chosen:
             shares = []
             for half in (0, 1):
                 added = []
                 for order in permutations(chosen):
-                    earlier = frozenset(order[: order.index(undo)])
-                    added.append(agreements[half, earlier | {undo}] - agreements[half, earlier])
+                    earlier = order[: order.index(undo)]
+                    without = [each for each in chosen if each in earlier]
+                    together = [each for each in chosen if each in (*earlier, undo)]
+                    added.append(self._agreement(together, half) - self._agreement(without, half))
                 shares.append(np.mean(added, axis=0))
             claim, gain = shares
             if is_clear(gain, self.least, len(chosen)):

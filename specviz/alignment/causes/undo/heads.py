@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specviz.alignment.causes.reading import Family, Reading, Undo, on_module
 from specviz.alignment.causes.undo.matrices import put, scales_of
-from specviz.decoding.forward.transformers_forward import num_layers
+from specviz.decoding.forward.transformers_forward import layers_of, num_layers
 from specviz.drafters.eagle.heads import Eagle3Head, EagleHead
 from specviz.models.pool import LoadedModel
 
@@ -51,12 +51,13 @@ def _skip_norm(module: nn.Module, name: str) -> None:
 def _states(target: LoadedModel, layers: Sequence[int]) -> Iterator[Family]:
     """States of layers around, of the token before or behind, and in another order."""
     last = num_layers(target.model)
+    highest = last if layers_of(target.model) else last - 1  # the last state is its last layer's
     counted = [layer % (last + 1) for layer in layers]
     for step, words in ((-1, "earlier"), (1, "later")):
         moved = tuple(layer + step for layer in counted)
-        if all(0 <= layer <= last for layer in moved):
+        if all(0 <= layer <= highest for layer in moved):
             yield _from("the states of 1 layer " + words, moved)
-    if -1 in layers:
+    if -1 in layers and highest == last:
         yield _from("the states before the final norm", tuple(counted))
     elif last in counted:
         behind = tuple(-1 if layer == last else layer for layer in counted)
