@@ -21,7 +21,7 @@ from specviz.alignment.causes.undo.rounding import coarse_words
 from specviz.alignment.causes.verdict import TENSORS
 from specviz.alignment.shard import load, texts_of
 from specviz.alignment.summary import Examined, Finding, Floors
-from specviz.alignment.tables.slices import interval_of_mean
+from specviz.alignment.tables.slices import gain_interval_words, gain_numbers
 from specviz.alignment.types import RowText, Shard
 from specviz.checks.scoring import can_read
 from specviz.decoding.sampling import Sampling
@@ -112,17 +112,13 @@ def steps(shard: Shard, pool: ModelPool | None = None) -> Iterator[Trials | Exam
                 yield Trials(name, number)
             causes = examination.findings(differences)
             agreements[name] = examination.agreement()
-            if ancestor is not None and not isinstance(draft, LoadedModel):
-                warnings.append(
-                    f"{name}: a reference is for draft models alone, so it was not compared."
-                )
-            elif ancestor is not None:
+            tried |= examination.tried
+            if ancestor is not None:
                 words, numbers = examination.beside(ancestor)
                 if numbers:
                     causes.append(Finding(name, "reference", words, numbers))
                 else:
                     warnings.append(f"{name}: {words}")
-            tried |= examination.tried
         findings += causes
         harmful = {cause.kind for cause in causes}
         for kind, words in differences.items():
@@ -226,6 +222,8 @@ class Examination:
 
     def beside(self, ancestor: LoadedModel) -> tuple[str, Mapping[str, float]]:
         """What the tensors cost that are not the ancestor's, in words, and the numbers if they cost anything."""
+        if not isinstance(self._draft, LoadedModel):
+            return "a reference is for draft models alone, so it was not compared.", {}
         samples = self.search.texts.samples
         return Reference(self._subject, ancestor.model, ancestor.name, samples).compare()
 
@@ -278,13 +276,12 @@ class Examination:
         return Finding(self._name, cause.undo.kind, words, _numbers(cause))
 
     def _gain_words(self, cause: Cause) -> str:
-        low, high = interval_of_mean(cause.gain)
         gain = cause.gain.mean()
         before = self.search.before[1].mean()
         depths = (
             "" if isinstance(self._draft, LoadedModel) else f" over {NUM_DEPTHS} drafted tokens"
         )
-        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f}, {len(cause.gain)} texts"
+        interval = gain_interval_words(cause.gain)
         how_far = f", from {before:.2f} to {before + gain:.2f}"
         if len(self.search.causes) > 1:
             how_far = ", its share of what all of these gain together"
@@ -305,10 +302,4 @@ class Examination:
 
 
 def _numbers(cause: Cause) -> dict[str, float]:
-    low, high = interval_of_mean(cause.gain)
-    return {
-        "claimed": float(cause.claim.mean()),
-        "explained": float(cause.gain.mean()),
-        "low": float(low),
-        "high": float(high),
-    }
+    return {"claimed": float(cause.claim.mean()), **gain_numbers(cause.gain)}

@@ -14,6 +14,7 @@ from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes.sample import TargetTexts
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
+from specviz.decoding.forward.doubles import double_of
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import EagleHead
 from specviz.models.pool import LoadedModel
@@ -21,12 +22,6 @@ from specviz.models.score import TextIds
 
 NUM_DEPTHS = 3
 """How many tokens a head drafts from each place: a wrong position shows at the second only."""
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,20 +80,12 @@ def on_module(
 
 def twin(module: nn.Module) -> nn.Module:
     """A double of a module and all modules in it. It has tables of its own, which hold the very same weights."""
-    return _double(module, {})
+    return double_of(module, _with_own_tables)
 
 
-def _double(module: nn.Module, doubles: dict[int, nn.Module]) -> nn.Module:
-    if id(module) in doubles:
-        return doubles[id(module)]
-    double = copy.copy(module)
-    doubles[id(module)] = double
-    for name in ("_parameters", "_buffers", *_HOOKS):
-        setattr(double, name, copy.copy(getattr(module, name)))
-    double._modules = {}
-    for name, child in module._modules.items():
-        double._modules[name] = child and _double(child, doubles)
-    return double
+def _with_own_tables(double: nn.Module) -> None:
+    double._parameters = copy.copy(double._parameters)
+    double._buffers = copy.copy(double._buffers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

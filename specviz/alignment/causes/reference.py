@@ -5,7 +5,7 @@ for the same gain tells where the damage is: in one layer, or in one sort of mat
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from specviz.alignment.causes.reading import Reading, Subject
 from specviz.alignment.causes.sample import TargetTexts
 from specviz.alignment.causes.verdict import LEAST_GAIN, least_explained
-from specviz.alignment.tables.slices import interval_of_mean
+from specviz.alignment.tables.slices import gain_interval_words, gain_numbers, interval_of_mean
 from specviz.alignment.types import Array
 from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import list_keys
@@ -51,13 +51,14 @@ class Reference:
         self._subject = subject
         self._halves = halves
         self._name = name
-        own = dict(subject.module.named_parameters())
-        other = dict(ancestor.named_parameters())
+        self._own = dict(subject.module.named_parameters())
         self.check(subject.module, ancestor)
-        self._own = own
-        self._ancestors = {
-            key: value.to(own[key]) for key, value in other.items() if not _is_same(own[key], value)
-        }
+        self._ancestors: dict[str, Tensor] = {}
+        """The ancestor's tensors that are not the draft's."""
+        for key, value in ancestor.named_parameters():
+            alike = value.to(self._own[key])
+            if not torch.equal(self._own[key], alike):
+                self._ancestors[key] = alike
 
     def compare(self) -> tuple[str, Mapping[str, float]]:
         """What the differing tensors cost, in words, with the groups that cost most; and its numbers.
@@ -74,10 +75,10 @@ class Reference:
         chosen = [self._agreement(changed, 0, share) for share in (0.5, 1.0)]
         was_added_twice = interval_of_mean(chosen[0] - chosen[1])[0] > 0
         gain = halfway if was_added_twice else whole
-        low, high = interval_of_mean(gain)
+        numbers = gain_numbers(gain)
         lost = 1 - float(before.mean())
-        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f}, {len(gain)} texts"
-        if gain.mean() < least_explained(1 - lost) or low <= 0:
+        interval = gain_interval_words(gain)
+        if gain.mean() < least_explained(1 - lost) or numbers["low"] <= 0:
             words = (
                 f"{opening} ({list_keys(changed)}), and they cost nothing that can be measured: with the reference's, "
                 f"the agreement changes by {100 * gain.mean():+.1f} points ({interval}). {100 * lost:.1f} points stay "
@@ -97,7 +98,6 @@ class Reference:
         elif groups := self._costly_groups():
             costs = [f"{group} {100 * cost:.1f}" for group, cost in groups]
             words += f" Put back alone, in points: {'; '.join(costs)}."
-        numbers = {"explained": float(gain.mean()), "low": float(low), "high": float(high)}
         return words + self._rank_words(), numbers
 
     # ---- groups ------------------------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ class Reference:
         """The fewest groups that gain most of it, each with its own gain, by layer or by name; the costliest first."""
         best: list[tuple[str, float]] = []
         before = self._agreement((), 0)
-        for groups in (_by_layer(self._ancestors), _by_name(self._ancestors)):
+        for words_of in (_by_layer, _by_name):
             gains = {}
-            for words, keys in groups.items():
+            for words, keys in _grouped(self._ancestors, words_of).items():
                 gains[words] = float((self._agreement(keys, 0) - before).mean())
             ranked = sorted(gains.items(), key=lambda each: -each[1])
             total = sum(max(gain, 0.0) for _, gain in ranked)
@@ -150,10 +150,6 @@ class Reference:
         )
 
 
-def _is_same(own: Tensor, other: Tensor) -> bool:
-    return torch.equal(own, other.to(own))
-
-
 def _replace(module: nn.Module, replaced: Mapping[int, Tensor]) -> None:
     """Puts other tensors in the place of parameters, tied ones everywhere. replaced: by the parameter's identity."""
     for part in module.modules():
@@ -171,21 +167,21 @@ def _place(key: str) -> tuple[int | None, str]:
     return None, key
 
 
-def _by_layer(keys: Mapping[str, object]) -> Groups:
+def _grouped(keys: Iterable[str], words_of: Callable[[int, str], str]) -> Groups:
+    """The tensors in groups. words_of: names the group of a tensor by its layer, from 1, and its name there."""
     groups: dict[str, list[str]] = defaultdict(list)
     for key in keys:
         layer, name = _place(key)
-        part = name.split(".")[0]
-        groups[name if layer is None else f"{part} of layer {layer + 1}"].append(key)
+        groups[name if layer is None else words_of(layer + 1, name)].append(key)
     return groups
 
 
-def _by_name(keys: Mapping[str, object]) -> Groups:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for key in keys:
-        layer, name = _place(key)
-        groups[name if layer is None else f"{name} of every layer"].append(key)
-    return groups
+def _by_layer(layer: int, name: str) -> str:
+    return f"{name.split('.')[0]} of layer {layer}"
+
+
+def _by_name(layer: int, name: str) -> str:
+    return f"{name} of every layer"
 
 
 def _rank(change: Tensor) -> int:

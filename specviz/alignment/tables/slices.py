@@ -97,6 +97,18 @@ def interval_of_mean(values: Array) -> Interval | None:
     return interval(without_each(values) / max(1, len(values) - 1))
 
 
+def gain_numbers(gain: Array) -> dict[str, float]:
+    """The mean of one gain per prompt [n] with its interval, as the numbers of a finding."""
+    low, high = interval_of_mean(gain)
+    return {"explained": float(gain.mean()), "low": float(low), "high": float(high)}
+
+
+def gain_interval_words(gain: Array) -> str:
+    """The interval of a mean gain in points, over texts."""
+    low, high = interval_of_mean(gain)
+    return f"95 % interval {100 * low:.1f} to {100 * high:.1f}, {len(gain)} texts"
+
+
 def interval_of_sum(total: Array, squares: Array, size: int) -> tuple[Array, Array]:
     """The ends of the `interval` of sums over `size` >= 2 prompts.
 

@@ -7,7 +7,6 @@ different orders. So the choice is made once for a machine (`measure`), stored, 
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from bisect import bisect_left
@@ -19,9 +18,9 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.parametrize import is_parametrized
 
 from specviz.decoding.forward.compiled import FORMATS, Compiled
+from specviz.decoding.forward.doubles import double_of
 
 MOST_ROWS = 8
 """The most rows that are multiplied by columns; beyond them `linear` is as fast."""
@@ -160,21 +159,12 @@ def with_products(model: nn.Module, products: Products) -> nn.Module:
     The model itself stays as it is. Each of its modules has a double with the very same tables of parameters and
     buffers: a weight that changes, changes in both. A model to which no form applies is returned as it is.
     """
-    return _double(model, products, {}) if products.applies(next(model.parameters())) else model
+    if not products.applies(next(model.parameters())):
+        return model
 
+    def multiply(double: nn.Module) -> None:
+        if type(double) is nn.Linear:
+            double.__class__ = _ProductLinear
+            double.products = products
 
-def _double(module: nn.Module, products: Products, doubles: dict[int, nn.Module]) -> nn.Module:
-    if is_parametrized(module):
-        return module  # each use computes its weights, from tables that a copy would not share
-    if id(module) in doubles:
-        return doubles[id(module)]
-    double = copy.copy(module)
-    doubles[id(module)] = double
-    double._forward_hooks = module._forward_hooks.copy()  # transformers adds some, and notes it
-    double._modules = {}
-    for name, child in module._modules.items():
-        double._modules[name] = child and _double(child, products, doubles)
-    if type(module) is nn.Linear:
-        double.__class__ = _ProductLinear
-        double.products = products
-    return double
+    return double_of(model, multiply)
