@@ -20,6 +20,7 @@ from specviz.alignment.causes.verdict import next_step, verdict_of
 from specviz.alignment.job_folder import Job, Preparation
 from specviz.alignment.summary import (
     ENOUGH_PROMPTS,
+    DraftBounds,
     DraftComparison,
     DraftingMode,
     DraftSummary,
@@ -41,10 +42,19 @@ from specviz.alignment.tables.slices import (
     records,
 )
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
-from specviz.alignment.types import ACCEPTED, BY_K, KS, SAMPLED, Array, RefusedRow, ShardTables
+from specviz.alignment.types import (
+    ACCEPTED,
+    BY_K,
+    KS,
+    SAMPLED,
+    WIDEST,
+    Array,
+    RefusedRow,
+    ShardTables,
+)
 from specviz.analysis import theory, whatif
 from specviz.request import Request
-from specviz.views.words import filter_words, quantity
+from specviz.views.words import filter_words, percent, quantity
 
 if TYPE_CHECKING:
     from specviz.analysis.costs import Costs
@@ -54,6 +64,7 @@ TAGS_SHOWN = 100
 MOST_REFUSED = 20  # lines listed; all are counted
 LEAST_EXCESS = 0.05  # a slice stands out if its share of the loss exceeds its share of the tokens
 LEAST_TIMES = 1.25  # by both this difference and this factor
+EXACT = 1e-6  # of tokens per target call; bounds that are closer are rounding
 KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
 
@@ -127,6 +138,7 @@ class Aggregator:
         self._drafts = {name: DraftTotals(name) for name in drafts}
         self._totals: dict[DraftSlice, Totals] = {}
         self._numbers: dict[DraftSlice, int] = {}  # from 1, of a part in the records
+        self._bounds: dict[str, pandas.Series] = {}  # sums of the bounds, by draft
         self._rows: list[Array] = []  # records of readable tokens
         self._shared: list[Array] = []  # records of the tokens that every draft can read
         self._tags: set[str] = set()
@@ -138,6 +150,7 @@ class Aggregator:
     def add(self, tables: ShardTables) -> None:
         self._add_prompts(tables.prompts)
         self._add_sums(tables.sums)
+        self._add_bounds(tables.bounds)
         for name, confidence in tables.confidence.items():
             self._drafts[name].confidence += confidence
         for name, rows in tables.tokens.groupby("draft"):
@@ -170,6 +183,11 @@ class Aggregator:
         shared = records(sums["prompt"], part_numbers, sums["num_shared"], sums["shared_overlap"])
         self._rows.append(own)
         self._shared.append(own if np.array_equal(own, shared) else shared)
+
+    def _add_bounds(self, bounds: pandas.DataFrame) -> None:
+        for name, rows in bounds.groupby("draft"):
+            added = rows.drop(columns=["prompt", "draft"]).sum()
+            self._bounds[name] = added + self._bounds[name] if name in self._bounds else added
 
     def _has_room_for(self, part: DraftSlice) -> bool:
         """Whether the part is counted; only tags after the first MOST_TAGS are not."""
@@ -275,6 +293,9 @@ class Aggregator:
         costs = facts.steady_costs(name)
         cost_ratio = None if costs is None else theory.cost_ratio(costs)
         drawn = facts.drafting_mode(name, total, self.k, by_argmax=False)
+        bounds = self._draft_bounds(name, total)
+        if bounds is not None:
+            drawn = _only_known(drawn, bounds)
         summary = DraftSummary(
             name=name,
             num_tokens=int(total["num_tokens"]),
@@ -292,6 +313,7 @@ class Aggregator:
             findings=(),
             by_argmax=facts.drafting_mode(name, total, self.k, by_argmax=True),
             patterns=own.patterns(self.ids, calls),
+            bounds=bounds,
         )
         of_models = [finding for finding in facts.preparation.findings if finding.draft == name]
         of_tables = findings.of_draft(summary, cliffs, every, facts.ids_of(name))
@@ -301,6 +323,26 @@ class Aggregator:
         verdict = verdict_of(summary.alpha, floors, found)
         return replace(
             summary, findings=found, verdict=verdict, next_step=next_step(verdict, found)
+        )
+
+    def _draft_bounds(self, name: str, total: Totals) -> DraftBounds | None:
+        if name not in self._bounds:
+            return None
+        sums = self._bounds[name]
+        num_readable = max(float(sums["num_readable"]), 1.0)
+
+        def interval(column: str) -> Interval:
+            low, high = (float(sums[f"{column}_{end}"]) / num_readable for end in ("low", "high"))
+            return low, high
+
+        num_tokens = total["num_tokens"]
+        fewest = (num_tokens / np.asarray(sums["calls_high"])).tolist()
+        most = (num_tokens / np.asarray(sums["calls_low"])).tolist()
+        return DraftBounds(
+            interval("overlap"),
+            interval("keep"),
+            interval("argmax"),
+            tuple(zip(fewest, most, strict=True)),
         )
 
     def _slices(
@@ -368,12 +410,31 @@ class Aggregator:
 
     def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
         warnings = [*facts.preparation.warnings, *facts.warnings, *self._warnings]
+        for name in self._bounds:
+            warnings += self._bounds_words(name)
         if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
             beyond = ""
             if self._too_many_tags:
                 beyond = f", of the first {MOST_TAGS:,}; later ones were not counted separately"
             warnings.append(f"Only the {TAGS_SHOWN} tags with the most prompts are listed{beyond}.")
         return tuple(dict.fromkeys(warnings))
+
+    def _bounds_words(self, name: str) -> Iterator[str]:
+        """Says how closely a draft's numbers are known, where that is not exactly."""
+        total = self._totals[DraftSlice(name, "all", "all")]
+        bounds = self._draft_bounds(name, total)
+        calls = bounds.tokens_per_call[self.k - KS[0]]
+        if calls[1] <= (1 + EXACT) * calls[0]:
+            return
+        words = (
+            f"{name}: its server and the target's tell only the likeliest tokens of each place, so at these settings "
+            f"agreement is known between {bounds.alpha[0]:.3f} and {bounds.alpha[1]:.3f}, and tokens per target call "
+            f"at K={self.k} between {calls[0]:.2f} and {calls[1]:.2f}. Shown are the middles"
+        )
+        num_known = _num_known(bounds)
+        if num_known < len(KS):
+            words += f", and only up to K={num_known}: beyond, they are not known within {percent(WIDEST)}"
+        yield f"{words}."
 
     def _note(self, request: Request) -> str:
         """Says which texts the numbers rest on."""
@@ -389,6 +450,28 @@ class Aggregator:
                 sentence = f"{texts} given: an estimate, exact only if sampled from {distribution}."
             sentences.append(sentence)
         return " ".join(sentences) or "No text could be used."
+
+
+def _num_known(bounds: DraftBounds) -> int:
+    """How many K, from 1 on, have tokens per target call that are known closely enough."""
+    is_known = [most <= (1 + WIDEST) * fewest for fewest, most in bounds.tokens_per_call]
+    return [*is_known, False].index(False)
+
+
+def _only_known(mode: DraftingMode, bounds: DraftBounds) -> DraftingMode:
+    """The numbers of drafting drawn tokens, without K whose bounds lie far apart."""
+    num_known = _num_known(bounds)
+    speedups = None
+    best_k = None
+    if mode.speedups is not None:
+        speedups = mode.speedups[:num_known]
+        best_k = whatif.best_range(dict(zip(KS, speedups, strict=False)))
+    return replace(
+        mode,
+        tokens_per_call=mode.tokens_per_call[:num_known],
+        speedups=speedups,
+        best_k=best_k,
+    )
 
 
 def _stands_out(excess: Excess, size: int, num_asked: int) -> bool:

@@ -32,10 +32,18 @@ from specviz.alignment.job_folder import (
 from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.prompts import PromptSet, from_values, open_prompts
+from specviz.alignment.served.shards import analyse_served, identify_served
 from specviz.alignment.shard import analyse
-from specviz.alignment.summary import IGNORED, NEW_TOKENS, Examined, Summary
+from specviz.alignment.summary import (
+    IGNORED,
+    LOGPROBS,
+    NEW_TOKENS,
+    TIMEOUT_S,
+    Examined,
+    Summary,
+)
 from specviz.alignment.tables.compare import check_old_job, check_old_models
-from specviz.alignment.types import KS, ModelIdentity, PromptRow, Shard
+from specviz.alignment.types import KS, Asking, ModelIdentity, PromptRow, Shard
 from specviz.analysis import theory
 from specviz.analysis.costs import CONTEXT, Costs, longest_context, measure_costs
 from specviz.errors import SpecvizError
@@ -48,8 +56,16 @@ from specviz.session.workbench import workbench
 Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
 
 MOST_DRAFTS = 16
-MOST = {"k": KS[-1], "batch": 4096, "shard_size": 4096, "limit": 1_000_000_000}
+MOST = {
+    "k": KS[-1],
+    "batch": 4096,
+    "shard_size": 4096,
+    "limit": 1_000_000_000,
+    "logprobs": 1000,
+    "timeout_s": 86_400,
+}
 SHARD_SIZE = 32
+NO_WEIGHTS = "The models are served elsewhere: faults in their files were not looked for, and no costs were measured."
 READING = "writing and reading the texts"
 TOGETHER = "assembling the tables"
 
@@ -110,6 +126,8 @@ def align_steps(
     older: Summary | None = None,
     reference: Any = None,
     num_speculative_tokens: int | None = None,
+    logprobs: int = LOGPROBS,
+    timeout_s: int = TIMEOUT_S,
 ) -> Iterator[Progress]:
     """Does the job step by step, at most one shard of `shard_size` prompts between two results.
 
@@ -118,15 +136,21 @@ def align_steps(
     chat: every prompt is read in the target's chat form, not only rows with messages. costs: per draft; None measures
     them where the shards run, {} means no speeds. executor: `local`, or a function that starts `executors.on_ray`.
     overwrite: removes the earlier job in `out`. older: a summary of the same job to compare with. reference: a sound
-    ancestor of the drafts in the same shape, whose tensors are tried in their place. Raises SpecvizError.
+    ancestor of the drafts in the same shape, whose tensors are tried in their place.
+    target and draft may also be addresses of servers (vLLM's or SGLang's), all or none of them. batch is then how many
+    requests run at once, logprobs how many likeliest tokens a server names at each place, and timeout_s the seconds
+    to wait for an answer. Raises SpecvizError.
     """
     k = one_k(k, num_speculative_tokens)
-    num_wanted = 1 if limit is None else limit
-    _check_given(costs, k=k, batch=batch, shard_size=shard_size, limit=num_wanted)
+    amounts = {"batch": batch, "shard_size": shard_size, "limit": 1 if limit is None else limit}
+    _check_given(costs, k=k, logprobs=logprobs, timeout_s=timeout_s, **amounts)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    amounts = {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
-    request = _request(chat, chat_options, seed=seed, **sampling, **amounts)
+    lengths = {"num_speculative_tokens": k, "max_new_tokens": max_new_tokens}
+    request = _request(chat, chat_options, seed=seed, **sampling, **lengths)
     wanted = _wanted_models(target, draft, in_memory=executor is local)
+    asking = _asking(wanted, reference, logprobs, timeout_s)
+    if asking is not None and costs is None:
+        costs = {}
     rows = _prompt_set(prompts)
     if older is not None:
         check_old_job(older, request, rows.fingerprint)
@@ -134,12 +158,14 @@ def align_steps(
     folder, home = _choose_folder(out)
     with executor() as run_each:
         yield Progress("loading the models", 0, num_rows)
-        models, ancestor = _identify(run_each, wanted, reference)
+        models, ancestor = _identify(run_each, wanted, reference, asking)
         _check_models(models, older, costs)
         job = _job(request, models, ancestor, rows.fingerprint, num_rows, shard_size, costs)
+        if asking is not None:
+            job = replace(job, num_top=asking.num_top)
         with lock_folder(folder):
             job_folder = JobFolder(folder, job, overwrite=overwrite)
-            where = executor is local, ancestor
+            where = executor is local, ancestor, asking
             job_run = _JobRun(job_folder, rows, models, batch, run_each, *where)
             yield from job_run.steps(costs, keep_parts=keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, models[0], home)
@@ -220,10 +246,28 @@ def _choose_folder(out: object) -> tuple[Path, TemporaryDirectory | None]:
     return Path(out), None
 
 
+def _asking(wanted: Sequence[Any], reference: Any, logprobs: int, timeout_s: int) -> Asking | None:
+    """How the servers are asked; None where the models' weights are here. Raises SpecvizError for a mixture."""
+    are_urls = [catalog.is_url(model) for model in wanted]
+    if not any(are_urls):
+        return None
+    if not all(are_urls):
+        raise SpecvizError(
+            "the target and all drafts must be addresses of servers, or none of them: a server gives a few tokens of "
+            "each place, and weights here give all"
+        )
+    if reference is not None:
+        raise SpecvizError("a reference needs the drafts' weights here, and these are served")
+    return Asking(logprobs, float(timeout_s))
+
+
 def _identify(
-    run_each: Map, wanted: tuple[Any, ...], reference: Any
+    run_each: Map, wanted: tuple[Any, ...], reference: Any, asking: Asking | None
 ) -> tuple[tuple[ModelIdentity, ...], ModelIdentity | None]:
     """The target with its drafts, and the reference if there is one. It may have the name of a draft."""
+    if asking is not None:
+        ((_, models),) = run_each(identify_served, [(asking, wanted)])
+        return models, None
     groups = [wanted]
     if reference is not None:
         groups.append((wanted[0], _model(reference)))
@@ -327,6 +371,7 @@ class _JobRun:
     run_each: Map
     is_local: bool  # whether run_each runs in this process
     reference: ModelIdentity | None = None
+    asking: Asking | None = None  # None: the models' weights are here
     num_tokens: int = 0  # read so far
 
     @property
@@ -365,6 +410,8 @@ class _JobRun:
 
     def _examine(self) -> Iterator[Progress]:
         """Looks for faults; the result is the generator's value. Another process tells nothing before it is done."""
+        if self.asking is not None:
+            return Examined((), (NO_WEIGHTS,), ())
         words = self._words("looking for faults in the drafts")
         yield words
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
@@ -388,7 +435,8 @@ class _JobRun:
         done_before = total - sum(sizes)
         done = done_before
         yield self._words(READING, done)
-        for place, tables in self.run_each(analyse, self._shards(frozenset(missing))):
+        work = analyse if self.asking is None else analyse_served
+        for place, tables in self.run_each(work, self._shards(frozenset(missing))):
             self.folder.write(missing[place], tables)
             self.num_tokens += len(tables.tokens) // len(self.drafts)
             done += sizes[place]
@@ -439,7 +487,15 @@ class _JobRun:
     def _shard(
         self, rows: tuple[PromptRow, ...], step_ms: Mapping[str, tuple[float, ...]]
     ) -> Shard:
-        return Shard(self.job.request, self.drafts, rows, step_ms, self.batch, self.models)
+        return Shard(
+            self.job.request,
+            self.drafts,
+            rows,
+            step_ms,
+            self.batch,
+            self.models,
+            asking=self.asking,
+        )
 
     def _run_one(self, function: Callable[[Any], Any], item: Any) -> Any:
         ((_, result),) = self.run_each(function, [item])
@@ -466,7 +522,7 @@ class _JobRun:
             refused=self.rows.refused if is_whole else (),
             num_refused=self.rows.num_refused if is_whole else 0,
             warnings=warnings,
-            num_ids={model.name: model.num_ids for model in self.models},
+            num_ids={model.name: model.num_ids for model in self.models if model.num_ids},
             prompt_file=self.rows.name,
             number_formats={model.name: model.number_format for model in self.models},
         )

@@ -28,9 +28,9 @@ from specviz.errors import SpecvizError
 from specviz.request import Request
 from specviz.trace.lines import write_lines
 
-FORMAT = 2
+FORMAT = 3
 MOST_JOB_BYTES = 64 << 20
-PART_TABLES = ("tokens", "prompts", "sums")
+PART_TABLES = ("tokens", "prompts", "sums", "bounds")
 OUTPUTS = (
     "summary.json",
     "report.html",
@@ -65,6 +65,7 @@ class Job:
     reference: tuple[str, str] | None = (
         None  # name and hash of the model that drafts are compared with
     )
+    num_top: int | None = None  # likeliest tokens that servers name; None where weights are here
 
     @property
     def num_parts(self) -> int:
@@ -82,6 +83,7 @@ class Job:
             "drafts": drafts,
             "models": [list(model) for model in self.models],
             "reference": None if self.reference is None else list(self.reference),
+            "logprobs": self.num_top,
             "prompts": self.prompts,
             "num_rows": self.num_rows,
             "shard_size": self.shard_size,

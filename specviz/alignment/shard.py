@@ -3,9 +3,9 @@
 The result depends on the shard alone, so any process can make it. Rows that cannot be used come back with the reason.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -100,8 +100,12 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
         ids = _answer_of(row, target)
     if isinstance(ids, str):
         ids = tuple(target.text.encode(ids, special=False))
-    _check_length(len(prompt_ids), ids, target)
-    is_exact = ids is None or _is_own_text(row, request, target)
+    check_length(len(prompt_ids), ids, target.name, target.info.context_limit)
+    if ids is not None and max(ids) >= target.info.vocab_size:
+        raise SpecvizError(
+            f"the completion has ids that {target.name} does not know (got {max(ids)})"
+        )
+    is_exact = ids is None or is_own_text(row, request, target.name)
     return RowText(row, prompt, is_chat, prompt_ids, ids, is_exact)
 
 
@@ -128,8 +132,8 @@ def _answer_of(row: PromptRow, target: LoadedModel) -> str:
     )
 
 
-def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedModel) -> None:
-    limit = target.info.context_limit
+def check_length(num_prompt: int, ids: Sequence[int] | None, name: str, limit: int) -> None:
+    """Refuses a text that is empty, or longer than the target of this name reads. ids: of the text behind the prompt."""
     if not num_prompt:
         raise SpecvizError("the prompt has no tokens")
     if ids is None:
@@ -139,25 +143,21 @@ def _check_length(num_prompt: int, ids: Sequence[int] | None, target: LoadedMode
         num_after = len(ids)
         length = f"{num_prompt:,} tokens and {num_after:,} after it"
     if num_prompt + num_after > limit:
-        raise SpecvizError(f"the prompt has {length}, and {target.name} reads at most {limit:,}")
+        raise SpecvizError(f"the prompt has {length}, and {name} reads at most {limit:,}")
     if num_after < MIN_TOKENS:
         raise SpecvizError(
             f"the completion must have at least {MIN_TOKENS} tokens (got {num_after})"
         )
-    if ids is not None and max(ids) >= target.info.vocab_size:
-        raise SpecvizError(
-            f"the completion has ids that {target.name} does not know (got {max(ids)})"
-        )
 
 
-def _is_own_text(row: PromptRow, request: Request, target: LoadedModel) -> bool:
-    """Whether the row says that its ids were sampled from this target at these settings.
+def is_own_text(row: PromptRow, request: Request, target: str) -> bool:
+    """Whether the row says that its ids were sampled from the target of this name at these settings.
 
     A text does not count: the target may split it into other tokens than were sampled.
     """
     if row.told is None or isinstance(row.completion, str):
         return False
-    asked = {"target": target.name} | {name: getattr(request, name) for name in Request.SAMPLING}
+    asked = {"target": target} | {name: getattr(request, name) for name in Request.SAMPLING}
     return Request.FILTERS | dict(row.told) == asked
 
 
@@ -282,44 +282,56 @@ def analyse_texts(
     analysed = []
     for text, numbers_of_text in zip(texts, numbers, strict=True):
         give_way()
-        analysed.append(_describe(text, numbers_of_text, target, shard))
+        shown = text.ids[:-1] if text.ids[-1] in target.text.eos_ids else text.ids
+        written = replace(text, text=text_of(target.text, shown))
+        analysed.append(describe(written, numbers_of_text, target.text, shard.drafts))
     return tables.build_tables(analysed, shard, refused, warnings)
 
 
-def _describe(
-    text: RowText, numbers: Sequence[Numbers], target: LoadedModel, shard: Shard
+class Vocabulary(Protocol):
+    """The ids of a tokenizer, as far as a table shows them."""
+
+    special_ids: Collection[int]
+    num_ids: int
+
+    def label(self, token: int) -> str: ...
+
+
+def describe(
+    written: RowText, numbers: Sequence[Numbers], vocabulary: Vocabulary, drafts: Sequence[str]
 ) -> AnalysedText:
+    """A text with its numbers: the target's, then those of each draft."""
     of_target, *of_drafts = numbers
-    ids = text.ids
+    ids = written.ids
     places = np.arange(len(ids))
     # the prompt's last token tells whether a sentence begins
-    from_prompt = [text.prompt_ids[-1], *ids]
+    from_prompt = [written.prompt_ids[-1], *ids]
     classes = tables.classify(
-        _labels(target, from_prompt), from_prompt, target.text.special_ids, target.text.num_ids
+        _labels(vocabulary, from_prompt), from_prompt, vocabulary.special_ids, vocabulary.num_ids
     )
     tokens = {
         "place": places,
-        "context": len(text.prompt_ids) + places,  # tokens before each token
+        "context": len(written.prompt_ids) + places,  # tokens before each token
         "token": np.asarray(ids, dtype=np.int32),
-        "text": _labels(target, ids),
+        "text": _labels(vocabulary, ids),
         "class": classes[1:],
         "class_before": classes[:-1],
-        "most_likely_text": _labels(target, of_target["most_likely"]),
+        "most_likely_text": _labels(vocabulary, of_target["most_likely"]),
         **of_target,
     }
-    drafts = [_draft_columns(own, tokens["p"], target) for own in of_drafts]
-    shown = ids[:-1] if ids[-1] in target.text.eos_ids else ids
-    written = replace(text, text=text_of(target.text, shown))
-    return AnalysedText(written, tokens, dict(zip(shard.drafts, drafts, strict=True)))
+    columns = [_draft_columns(own, tokens["p"], vocabulary) for own in of_drafts]
+    return AnalysedText(written, tokens, dict(zip(drafts, columns, strict=True)))
 
 
-def _draft_columns(numbers: Numbers, p: np.ndarray, target: LoadedModel) -> Columns:
-    acceptance = whatif.acceptance_chances(p, numbers["q"])
-    return numbers | {
-        "keep": np.where(numbers["readable"], acceptance, 0.0),
-        "draft_most_likely_text": _labels(target, numbers["draft_most_likely"]),
+def _draft_columns(numbers: Numbers, p: np.ndarray, vocabulary: Vocabulary) -> Columns:
+    columns = numbers | {
+        "draft_most_likely_text": _labels(vocabulary, numbers["draft_most_likely"])
     }
+    if "keep" not in numbers:
+        acceptance = whatif.acceptance_chances(p, numbers["q"])
+        columns["keep"] = np.where(numbers["readable"], acceptance, 0.0)
+    return columns
 
 
-def _labels(target: LoadedModel, ids: Sequence[int]) -> list[str]:
-    return [target.text.label(int(token)) for token in ids]
+def _labels(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
+    return [vocabulary.label(int(token)) for token in ids]

@@ -13,6 +13,8 @@ VERSION = 1
 IGNORED = "fields that nothing reads were ignored"
 """The start of a warning that is not about the models."""
 NEW_TOKENS = 128  # the most of a text, unless a job asks otherwise
+LOGPROBS = 20  # likeliest tokens that a server names at each place; vLLM gives no more unless it is started so
+TIMEOUT_S = 120  # for an answer of a server
 ENOUGH_PROMPTS = 30  # below, a difference is not called significant
 NOT_CALLED = f"not called significant: fewer than {ENOUGH_PROMPTS} prompts"
 Interval = tuple[float, float]
@@ -158,6 +160,16 @@ class DraftingMode:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftBounds:
+    """Between what bounds a draft's numbers are known, where servers told only the likeliest tokens of each place."""
+
+    alpha: Interval
+    mean_acceptance: Interval
+    argmax_alpha: Interval  # of `by_argmax`
+    tokens_per_call: tuple[Interval, ...]  # for K = 1, 2, ... 16
+
+
+@dataclass(frozen=True, slots=True)
 class DraftSummary:
     """A draft against the target.
 
@@ -173,8 +185,8 @@ class DraftSummary:
     greedy_agreement: float | None
     mean_acceptance: float | None
     calls: float  # expected target calls for all texts at the job's K
-    tokens_per_call: tuple[float, ...]  # for K = 1, 2, ... 16
-    speedups: tuple[float, ...] | None  # for K = 1, 2, ... 16
+    tokens_per_call: tuple[float, ...]  # for K = 1, 2, ... 16, or as far as that is known
+    speedups: tuple[float, ...] | None  # for the same K
     best_k: tuple[int, int] | None  # the range within 2 % of the fastest
     readable: float  # share of tokens that the draft's context reaches
     ceiling: float | None
@@ -191,6 +203,7 @@ class DraftSummary:
         None  # sound, weak or broken; None for too few texts, or in older summaries
     )
     next_step: str = ""  # what to do next, in words
+    bounds: DraftBounds | None = None  # None where the weights were here
 
 
 @dataclass(frozen=True, slots=True)

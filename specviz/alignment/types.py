@@ -21,6 +21,8 @@ ACCEPTED = (
     "kept",
     "argmax_kept",
 )  # of the sums: steps that draft, then that accept 1, 2, ... 16 or more
+WIDEST = 0.1
+"""Tokens per target call whose bounds are further apart, as a share of the lower one, are not given."""
 DEPTHS = 8  # read of a draft that is no model
 SAMPLED, GIVEN = "sampled", "given"
 
@@ -107,10 +109,18 @@ class ModelIdentity:
 
     name: str  # shown to people
     content: str  # a hash of the weights, tokenizer and configuration
-    num_ids: int  # ids with a text that the model can write
+    num_ids: int  # ids with a text that the model can write; 0 where that is not known
     number_format: str  # of its weights, in words
     wanted: Any = field(repr=False)
     """A name, a folder's path or a pair in memory, to load the model by; never shown or stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How servers are asked."""
+
+    num_top: int  # the likeliest tokens to name at each place
+    timeout_s: float  # for an answer to begin, or to go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +140,7 @@ class Shard:
     reference: ModelIdentity | None = (
         None  # a sound ancestor of the drafts, to compare tensors with
     )
+    asking: Asking | None = None  # None: the models' weights are here
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +172,27 @@ class Ahead:
     waits: bool  # whether the first step of a text drafts nothing
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Range:
+    """Numbers that are known between two bounds."""
+
+    low: Array
+    high: Array
+
+    @property
+    def middle(self) -> Array:
+        return (self.low + self.high) / 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """What is known between two bounds of a draft at each place [N], where whole rows of p and q are not known."""
+
+    keep: Range  # min(1, q/p) of the text's token
+    overlap: Range  # sum min(p, q)
+    argmax: Range  # p of the draft's most likely token
+
+
 @dataclass(frozen=True, slots=True)
 class RowText:
     """A row with its text."""
@@ -184,8 +216,9 @@ class AnalysedText:
     drafts: Mapping[str, Columns]
     """The other columns by draft, except saved, lost and reason.
 
-    Also `ahead` for a draft that is no model, and `confidence` [BINS, 3]: sums of q, of q * q and of min(p, q).
-    They go over all places and all tokens x that the draft might have drawn, by q(x) in ten bins."""
+    Also `ahead` for a draft that is no model, `bounds` where a server tells only the likeliest tokens, and
+    `confidence` [BINS, 3]: sums of q, of q * q and of min(p, q). They go over all places and all tokens x that the
+    draft might have drawn, by q(x) in ten bins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,6 +228,7 @@ class ShardTables:
     tokens: pandas.DataFrame
     prompts: pandas.DataFrame
     sums: pandas.DataFrame
+    bounds: pandas.DataFrame  # no rows where everything is known exactly
     confidence: Mapping[str, Array]  # by draft, summed over texts [BINS, 3]
     refused: tuple[RefusedRow, ...]
     warnings: tuple[str, ...]

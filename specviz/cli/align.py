@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.alignment import executors
 from specviz.alignment.summary import (
+    LOGPROBS,
     NEW_TOKENS,
     NOT_CALLED,
+    TIMEOUT_S,
     AlphaDifference,
     DraftSummary,
     Interval,
@@ -28,7 +30,7 @@ from specviz.cli.ending import say
 from specviz.cli.help import add_chat_options, add_k, add_sampling
 from specviz.cli.output import ProgressLines, output
 from specviz.errors import SpecvizError
-from specviz.models.catalog import default_pair
+from specviz.models.catalog import default_pair, is_url
 from specviz.request import DEFAULT_K, check_whole
 from specviz.views.terminal import escape
 from specviz.views.words import quantity
@@ -59,7 +61,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
     target, draft = default_pair()
     words = "prompts or messages, as JSON, CSV, ..."
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help=words)
-    words = f"a name from `models`, a folder, .gguf file or hub id (default: {target})"
+    words = f"a name from `models`, a folder, .gguf file, hub id or a server's address (default: {target})"
     parser.add_argument("--target", help=words)
     words = (
         "draft models or heads, likewise, also run/step-*; or METHOD:HEADS,NAME=VALUE, such as prompt_lookup or "
@@ -87,10 +89,17 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
 
 def _add_amounts(parser: argparse.ArgumentParser) -> None:
     """Adds the options for how much is done at once, at what costs, and where."""
-    words = "texts written or read at once; fewer if they are long or memory is short (default: %(default)s)"
+    words = (
+        "texts written or read at once, fewer if they are long or memory is short; requests at once to servers "
+        "(default: %(default)s)"
+    )
     parser.add_argument("--batch", type=int, default=32, help=words)
     words = "prompts per part (default: %(default)s)"
     parser.add_argument("--shard-size", type=int, default=32, help=words)
+    words = "for servers: likeliest tokens that they name at each place (default: %(default)s)"
+    parser.add_argument("--logprobs", type=int, default=LOGPROBS, metavar="N", help=words)
+    words = "for servers: seconds to wait for an answer (default: %(default)s)"
+    parser.add_argument("--timeout", type=int, default=TIMEOUT_S, metavar="SECONDS", help=words)
     costs = parser.add_mutually_exclusive_group()
     words = "costs measured earlier: from bench costs --json, a list of these, or a summary.json"
     costs.add_argument("--costs", type=Path, metavar="FILE", help=words)
@@ -155,6 +164,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.no_costs:
         costs = {}
     check_whole("--export-probs", options.export_probs, 0, MOST_PROBS)
+    if options.export_rows is not None and is_url(options.target):
+        raise SpecvizError("--export-rows needs the target's weights here, and these are served")
     from specviz.alignment import outputs
     from specviz.alignment.prompts import open_prompts
 
@@ -167,7 +178,8 @@ def _run(options: argparse.Namespace) -> int:
     names = ["out", "k", *Request.SAMPLING, "seed", "max_new_tokens", "chat"]
     names += ["target", "draft", "batch", "shard_size", "limit", "overwrite", "keep_parts"]
     settings = {name: getattr(options, name) for name in names}
-    settings["reference"] = options.reference
+    settings |= {"reference": options.reference, "logprobs": options.logprobs}
+    settings["timeout_s"] = options.timeout
     settings["chat_options"] = read_options(options.chat_option)
     lines = ProgressLines()
 
@@ -225,7 +237,7 @@ def _expand(names: Sequence[str]) -> Iterator[str]:
     Raises SpecvizError where none fits.
     """
     for name in names:
-        if not has_magic(name):
+        if is_url(name) or not has_magic(name):
             yield name
             continue
         found = glob(str(Path(name).expanduser()))

@@ -175,6 +175,11 @@ HEADS: Mapping[str, CatalogHeads] = {
 }
 
 
+def is_url(wanted: object) -> bool:
+    """Whether a model is named by the address of its server."""
+    return isinstance(wanted, str) and wanted.lower().startswith(("http://", "https://"))
+
+
 def default_pair() -> tuple[str, str]:
     """The names of the target and the draft that a first visit runs with."""
     target = _ALL[0]

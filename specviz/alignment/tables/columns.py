@@ -1,7 +1,7 @@
 """The columns of the alignment lab's tables, and their form in Arrow.
 
-assets/alignment.tables.json holds the name, Arrow type and meaning of every column. A shard gives tokens, prompts and
-sums; a job saves tokens, prompts and slices.
+assets/alignment.tables.json holds the name, Arrow type and meaning of every column. A shard gives tokens, prompts, sums
+and bounds; a job saves tokens, prompts and slices.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _FILE = assets_dir() / "alignment.tables.json"
 COLUMNS: Mapping[str, Table] = msgspec.json.decode(
     _FILE.read_bytes(), type=dict[str, dict[str, Column]]
 )
-TOKENS, PROMPTS, SUMS, SLICES = COLUMNS.values()
+TOKENS, PROMPTS, SUMS, BOUNDS, SLICES = COLUMNS.values()
 _LISTS = {"list<float>": "float32", "list<double>": "float64", "list<int32>": "int32"}
 
 

@@ -46,7 +46,7 @@ def _reasons_inside(tokens: Columns) -> Array:
     differs = tokens["most_likely"] != tokens["draft_most_likely"]
     tests = {
         BEYOND: ~tokens["readable"],
-        NO_REASON: 1 - tokens["overlap"] <= EQUAL,
+        NO_REASON: np.abs(1 - tokens["overlap"]) <= EQUAL,
         OTHER_TOKEN: differs & (most_likely_p >= CERTAIN),
         TOO_SURE: draft_q - draft_p >= OVERCONFIDENT,
         TIE: differs & (most_likely_p - draft_p <= NEAR) & (draft_p >= NEAR_RATIO * most_likely_p),
@@ -58,11 +58,14 @@ def _reasons_inside(tokens: Columns) -> Array:
 def lost_by_reason(tokens: Columns) -> Array:
     """The lost overlap by reason, summed over rows [len(REASONS)].
 
-    The target's probability outside the draft's vocabulary counts as OUTSIDE wherever the draft can read. The rest
-    of a row counts for its own reason.
+    The overlap of a place that servers told of may exceed 1; then less than nothing is lost there. The target's
+    probability outside the draft's vocabulary counts as OUTSIDE wherever the draft can read. The rest of a row counts
+    for its own reason.
     """
     lost = 1 - np.asarray(tokens["overlap"], dtype=np.float64)
-    outside = np.where(tokens["readable"], np.clip(tokens["outside"], 0.0, lost), 0.0)
+    outside = np.where(
+        tokens["readable"], np.clip(tokens["outside"], 0.0, np.maximum(lost, 0.0)), 0.0
+    )
     sums = np.bincount(_reasons_inside(tokens), lost - outside, minlength=len(REASONS) + 1)
     sums = sums[: len(REASONS)]
     sums[OUTSIDE] += outside.sum()

@@ -96,6 +96,7 @@ def build_tables(
     tokens = []
     prompts = []
     sums = []
+    bounds = []
     confidence = {name: np.zeros((types.BINS, 3)) for name in shard.drafts}
     for text in texts:
         slices = find_slices(text)
@@ -114,8 +115,10 @@ def build_tables(
             prompts.append(key | _prompt_row(text, name, steps, k, step_ms[0]))
             sums.append(key | _sum_rows(text, name, steps, slices, shared))
             sums.append(key | _depth_rows(ahead, shared_ahead))
+            if "bounds" in text.drafts[name]:
+                bounds.append(key | _bounds_row(text, name, shard))
             confidence[name] += text.drafts[name]["confidence"]
-    rows = {"tokens": tokens, "prompts": prompts, "sums": sums}
+    rows = {"tokens": tokens, "prompts": prompts, "sums": sums, "bounds": bounds}
     tables = {name: _frame(name, pieces) for name, pieces in rows.items()}
     return ShardTables(
         **tables, confidence=confidence, refused=tuple(refused), warnings=tuple(warnings)
@@ -167,7 +170,7 @@ def ahead_of(text: AnalysedText, name: str) -> Ahead:
 def _chances(text: AnalysedText, ahead: Ahead, acceptance: Array, shard: Shard) -> Chances:
     """The chances of a draft along the text.
 
-    acceptance: by start and depth, for drawn tokens `ahead.acceptance`, for the most likely ones `ahead.hit`.
+    acceptance: as `draft_chances` takes it; for drawn tokens `ahead.acceptance`, for the most likely ones `ahead.hit`.
     """
     most_tokens = len(text.tokens["token"])
     if text.written.finish == "eos":  # the text ended by itself and had room behind it
@@ -196,6 +199,26 @@ def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
         "time_ms": begins * time_ms,
         "kept": accepted,
     }
+
+
+def _bounds_row(text: AnalysedText, name: str, shard: Shard) -> types.Columns:
+    """The sums of a text's bounds over the places that the draft can read, and its calls for every K.
+
+    Fewer calls are made the likelier any token is accepted: a step then ends no earlier.
+    """
+    draft = text.drafts[name]
+    bounds = draft["bounds"]
+    readable = draft["readable"]
+    sums: dict[str, object] = {"num_readable": readable.sum()}
+    for column in ("keep", "overlap", "argmax"):
+        known = getattr(bounds, column)
+        sums[f"{column}_low"] = known.low @ readable
+        sums[f"{column}_high"] = known.high @ readable
+    ahead = ahead_of(text, name)
+    for column, keep in (("calls_low", bounds.keep.high), ("calls_high", bounds.keep.low)):
+        chances = _chances(text, ahead, keep, shard)
+        sums[column] = whatif.start_chances(chances, KS).sum(1)
+    return {column: [value] for column, value in sums.items()}
 
 
 def _at_least(distributions: Array) -> Array:

@@ -138,7 +138,8 @@ def excess_of_loss(own: PerPrompt, whole: PerPrompt) -> Excess | None:
     all_lost = all_tokens - whole.overlap
     if all_lost.sum() <= 0:
         return None
-    loss_shares = without_each(lost) / np.maximum(without_each(all_lost), 1e-300)
+    rest = without_each(all_lost)
+    loss_shares = np.divide(without_each(lost), rest, out=np.zeros_like(rest), where=rest > 0)
     shares = without_each(tokens) / without_each(all_tokens)
     return Excess(
         float(tokens.sum() / all_tokens.sum()),
