@@ -17,6 +17,8 @@ _HOMES = {
     "Trace": "trace",
     "align": "alignment.job",
     "costs": "analysis.costs",
+    "expected_acceptance_by_position": "analysis.trainers",
+    "expected_tokens_per_call": "analysis.trainers",
     "load_trace": "trace",
     "metrics": "trace.metrics",
     "prove": "checks.prove",

@@ -142,6 +142,16 @@ def start_chances(chances: Chances, ks: Sequence[int]) -> Array:
     return begins[:, :size]
 
 
+def accepted_by_start(chances: Chances, k: int, begins: Array) -> Array:
+    """The expected steps by their first token [k+1, N]: those that draft, then those that accept 1, 2, ... k or more.
+
+    begins: the probability that a step begins at each place at this k [N], see `start_chances`.
+    """
+    accepted = _prefix_chances(_accept_within_step(chances, k)).T
+    accepted[0] = chances.depths(k) > 0
+    return begins * accepted
+
+
 def acceptance_by_depth(chances: Chances) -> Array:
     """The share of steps, begun at every place alike, that accept 1, 2, ... tokens [deepest]: no selection effect.
 
