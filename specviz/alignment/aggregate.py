@@ -18,8 +18,11 @@ from specviz.alignment.causes import findings
 from specviz.alignment.causes.findings import Cliff
 from specviz.alignment.causes.verdict import next_step, verdict_of
 from specviz.alignment.job_folder import Job, Preparation
+from specviz.alignment.served.beside import beside, finding_of, note_of
 from specviz.alignment.summary import (
     ENOUGH_PROMPTS,
+    AsServed,
+    Counters,
     DraftBounds,
     DraftComparison,
     DraftingMode,
@@ -85,6 +88,7 @@ class Facts:
     number_formats: Mapping[str, str] = field(
         default_factory=dict
     )  # of the models' weights, by name
+    counters: Counters | None = None  # of an engine that served the one draft of the job
 
     def steady_costs(self, draft: str) -> Costs | None:
         """The draft's costs if they are steady enough for advice."""
@@ -139,6 +143,8 @@ class Aggregator:
         self._totals: dict[DraftSlice, Totals] = {}
         self._numbers: dict[DraftSlice, int] = {}  # from 1, of a part in the records
         self._bounds: dict[str, pandas.Series] = {}  # sums of the bounds, by draft
+        self._steps: dict[bool, list[Array]] = {False: [], True: []}
+        """The first draft's expected steps at `k`, by whether the most likely tokens are drafted [texts, k + 1]."""
         self._rows: list[Array] = []  # records of readable tokens
         self._shared: list[Array] = []  # records of the tokens that every draft can read
         self._tags: set[str] = set()
@@ -171,6 +177,9 @@ class Aggregator:
         numbers = sums[list(NAMES)].to_numpy(np.float64)
         by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)  # [6, rows, 16]
         accepted = np.array([list(sums[name]) for name in ACCEPTED], dtype=np.float64)
+        is_whole = (sums["kind"] == "all") & (sums["draft"] == self.drafts[0])
+        for by_argmax, steps in self._steps.items():
+            steps.append(accepted[int(by_argmax), is_whole, : self.k + 1])
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         names = zip(sums["draft"], sums["kind"], sums["value"], strict=True)
         for place, (draft, kind, value) in enumerate(names):
@@ -212,12 +221,15 @@ class Aggregator:
         job = facts.job
         request = job.request
         refused = {(row.line, row.reason) for row in (*facts.refused, *self._refused)}
+        as_served = self._as_served(facts)
         looked_for = ()
         if self.ids:
             looked_for = (*facts.preparation.looked_for, *findings.looked_for(every))
         costs_from = "measured"
         if job.costs != "measured":
             costs_from = "given" if facts.costs else "left out"
+        if job.num_top is not None and not facts.costs:
+            costs_from = "served"
         return Summary(
             specviz=job.specviz,
             created=facts.preparation.created,
@@ -236,12 +248,13 @@ class Aggregator:
             refused=tuple(sorted(refused)[:MOST_REFUSED]),
             exact=bool(self._sources) and all(is_exact for _, is_exact in self._sources),
             note=self._note(request),
-            warnings=self._all_warnings(facts),
+            warnings=(*self._all_warnings(facts), *(note_of(as_served) if as_served else ())),
             looked_for=looked_for,
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
             costs_from=costs_from,
             drafts=tuple(
-                self._draft(name, facts, intervals, every, cliffs) for name in self.drafts
+                self._draft(name, facts, intervals, every, cliffs, as_served)
+                for name in self.drafts
             ),
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
             comparisons=self._comparisons(parts),
@@ -250,6 +263,19 @@ class Aggregator:
             floors=facts.preparation.floors,
             prompt_file=facts.prompt_file,
             number_formats=facts.number_formats,
+            as_served=as_served,
+        )
+
+    def _as_served(self, facts: Facts) -> AsServed | None:
+        """What an engine counted beside what the draft's files allow on these texts."""
+        if facts.counters is None or not self.ids:
+            return None
+        return beside(
+            self.drafts[0],
+            facts.counters,
+            {by_argmax: np.concatenate(steps) for by_argmax, steps in self._steps.items()},
+            facts.preparation.engine_faults,
+            are_same_texts=all(source != SAMPLED for source, _ in self._sources),
         )
 
     def _select_shown(self, parts: Parts) -> Parts:
@@ -284,6 +310,7 @@ class Aggregator:
         intervals: Mapping[DraftSlice, Interval | None],
         every: Parts,
         cliffs: Sequence[Cliff],
+        as_served: AsServed | None,
     ) -> DraftSummary:
         whole = DraftSlice(name, "all", "all")
         own = self._drafts[name]
@@ -317,7 +344,8 @@ class Aggregator:
         )
         of_models = [finding for finding in facts.preparation.findings if finding.draft == name]
         of_tables = findings.of_draft(summary, cliffs, every, facts.ids_of(name))
-        found = (*of_models, *of_tables)
+        of_engine = finding_of(as_served, self.k) if as_served is not None else None
+        found = (*of_models, *of_tables, *([of_engine] if of_engine else ()))
         is_examined = name in facts.preparation.agreements
         floors = facts.preparation.floors if is_examined else None
         verdict = verdict_of(summary.alpha, floors, found)

@@ -32,6 +32,8 @@ from specviz.alignment.job_folder import (
 from specviz.alignment.model_identity import identify, load
 from specviz.alignment.outputs import Alignment
 from specviz.alignment.prompts import PromptSet, from_values, open_prompts
+from specviz.alignment.served.beside import check_k
+from specviz.alignment.served.counters import read_counters
 from specviz.alignment.served.shards import analyse_served, identify_served
 from specviz.alignment.shard import analyse
 from specviz.alignment.summary import (
@@ -39,6 +41,7 @@ from specviz.alignment.summary import (
     LOGPROBS,
     NEW_TOKENS,
     TIMEOUT_S,
+    Counters,
     Examined,
     Summary,
 )
@@ -128,6 +131,7 @@ def align_steps(
     num_speculative_tokens: int | None = None,
     logprobs: int = LOGPROBS,
     timeout_s: int = TIMEOUT_S,
+    served: str | Path | None = None,
 ) -> Iterator[Progress]:
     """Does the job step by step, at most one shard of `shard_size` prompts between two results.
 
@@ -139,7 +143,8 @@ def align_steps(
     ancestor of the drafts in the same shape, whose tensors are tried in their place.
     target and draft may also be addresses of servers (vLLM's or SGLang's), all or none of them. batch is then how many
     requests run at once, logprobs how many likeliest tokens a server names at each place, and timeout_s the seconds
-    to wait for an answer. Raises SpecvizError.
+    to wait for an answer.
+    served: a file of what an engine counted with this draft, to compare with. Raises SpecvizError.
     """
     k = one_k(k, num_speculative_tokens)
     amounts = {"batch": batch, "shard_size": shard_size, "limit": 1 if limit is None else limit}
@@ -149,6 +154,7 @@ def align_steps(
     request = _request(chat, chat_options, seed=seed, **sampling, **lengths)
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     asking = _asking(wanted, reference, logprobs, timeout_s)
+    counters = _counters(served, k, len(wanted) - 1)
     if asking is not None and costs is None:
         costs = {}
     rows = _prompt_set(prompts)
@@ -161,11 +167,14 @@ def align_steps(
         models, ancestor = _identify(run_each, wanted, reference, asking)
         _check_models(models, older, costs)
         job = _job(request, models, ancestor, rows.fingerprint, num_rows, shard_size, costs)
-        if asking is not None:
-            job = replace(job, num_top=asking.num_top)
+        job = replace(
+            job,
+            num_top=None if asking is None else asking.num_top,
+            counters=None if counters is None else counters.content,
+        )
         with lock_folder(folder):
             job_folder = JobFolder(folder, job, overwrite=overwrite)
-            where = executor is local, ancestor, asking
+            where = executor is local, ancestor, asking, counters
             job_run = _JobRun(job_folder, rows, models, batch, run_each, *where)
             yield from job_run.steps(costs, keep_parts=keep_parts)
     result = Alignment(outputs.read_summary(folder / "summary.json"), folder, models[0], home)
@@ -259,6 +268,21 @@ def _asking(wanted: Sequence[Any], reference: Any, logprobs: int, timeout_s: int
     if reference is not None:
         raise SpecvizError("a reference needs the drafts' weights here, and these are served")
     return Asking(logprobs, float(timeout_s))
+
+
+def _counters(served: object, k: int, num_drafts: int) -> Counters | None:
+    """Reads what an engine counted. Raises SpecvizError for another K, or for several drafts."""
+    if served is None:
+        return None
+    if not isinstance(served, (str, Path)):
+        raise SpecvizError(f"served must be the name of a file (got {served!r:.80})")
+    if num_drafts > 1:
+        raise SpecvizError(
+            f"an engine's counters are of one draft: name that one (got {num_drafts})"
+        )
+    counters = read_counters(served)
+    check_k(counters, k)
+    return counters
 
 
 def _identify(
@@ -372,6 +396,7 @@ class _JobRun:
     is_local: bool  # whether run_each runs in this process
     reference: ModelIdentity | None = None
     asking: Asking | None = None  # None: the models' weights are here
+    counters: Counters | None = None  # of an engine
     num_tokens: int = 0  # read so far
 
     @property
@@ -415,7 +440,8 @@ class _JobRun:
         words = self._words("looking for faults in the drafts")
         yield words
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
-        shard = replace(self._shard(first, {}), reference=self.reference)
+        is_counted = self.counters is not None
+        shard = replace(self._shard(first, {}), reference=self.reference, is_counted=is_counted)
         if not self.is_local:
             return self._run_one(look, shard)
         for step in steps(shard):
@@ -525,6 +551,7 @@ class _JobRun:
             num_ids={model.name: model.num_ids for model in self.models if model.num_ids},
             prompt_file=self.rows.name,
             number_formats={model.name: model.number_format for model in self.models},
+            counters=self.counters,
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:

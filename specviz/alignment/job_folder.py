@@ -66,6 +66,7 @@ class Job:
         None  # name and hash of the model that drafts are compared with
     )
     num_top: int | None = None  # likeliest tokens that servers name; None where weights are here
+    counters: str | None = None  # a hash of the engine's counters
 
     @property
     def num_parts(self) -> int:
@@ -84,6 +85,7 @@ class Job:
             "models": [list(model) for model in self.models],
             "reference": None if self.reference is None else list(self.reference),
             "logprobs": self.num_top,
+            "served": self.counters,
             "prompts": self.prompts,
             "num_rows": self.num_rows,
             "shard_size": self.shard_size,

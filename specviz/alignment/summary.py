@@ -136,6 +136,75 @@ class Floors:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """What changes in the acceptance of a draft's steps on the texts that were examined."""
+
+    by_position: tuple[
+        float, ...
+    ]  # the change of the share that accepts 1, 2, ... K tokens or more
+    deviation: float  # of the change of tokens per step: the standard error over the texts
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFault:
+    """What an engine might do to a sound draft, and what changes then."""
+
+    words: str  # go on after "with"
+    drawn: Change
+    by_argmax: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What an engine counted."""
+
+    source: str  # which engine's, and where from
+    num_steps: float  # that drafted
+    tokens_per_step: float  # with the target's own token
+    deviation: (
+        float | None
+    )  # the standard error of tokens_per_step; None where the counters do not tell
+    by_position: tuple[float, ...]
+    """The share of these steps that accept 1, 2, ... tokens or more; empty where the counters do not tell."""
+    k: int | None  # the most tokens that a step drafted
+    is_forged: bool  # whether the engine was set to draw acceptance instead of finding it
+    content: str  # a hash of the file
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the files allow on the texts of the job, for one way of drafting, as engines count it."""
+
+    by_argmax: bool  # whether the most likely tokens are drafted
+    tokens_per_step: float  # of the steps that draft
+    interval: Interval
+    by_position: tuple[float, ...]
+    intervals: tuple[Interval, ...]  # by position
+    fits: bool  # whether the counters lie within chance of it
+
+
+@dataclass(frozen=True, slots=True)
+class FittingFault:
+    """What an engine might do to the draft, and what it would then count."""
+
+    words: str
+    by_argmax: bool
+    tokens_per_step: float
+    by_position: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AsServed:
+    """What an engine counted beside what the files of a draft allow."""
+
+    draft: str
+    counters: Counters
+    allowed: tuple[Allowed, ...]
+    num_tried: int  # of engine faults
+    faults: tuple[FittingFault, ...]  # that would give such counters, the likest first
+
+
+@dataclass(frozen=True, slots=True)
 class Examined:
     """The result of the fault checks."""
 
@@ -146,6 +215,7 @@ class Examined:
     floors: Floors | None = None  # None for too few texts
     agreements: Mapping[str, float] = field(default_factory=dict)
     """The agreement of each draft over the texts that were examined, for the first token of a draft."""
+    engine_faults: tuple[EngineFault, ...] = ()  # tried where an engine's counters are given
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +346,13 @@ class Summary:
     number_formats: Mapping[str, str] = field(
         default_factory=dict
     )  # of the models' weights, by name
+    as_served: AsServed | None = None  # None where no counters were given
     version: int = VERSION
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the models are behind servers, without weights here."""
+        return any(draft.bounds is not None for draft in self.drafts)
 
     def draft(self, name: str) -> DraftSummary:
         return next(draft for draft in self.drafts if draft.name == name)

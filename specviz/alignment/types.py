@@ -141,6 +141,7 @@ class Shard:
         None  # a sound ancestor of the drafts, to compare tensors with
     )
     asking: Asking | None = None  # None: the models' weights are here
+    is_counted: bool = False  # whether an engine's counters are compared with the draft
 
 
 @dataclass(frozen=True, slots=True)

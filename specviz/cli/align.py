@@ -130,6 +130,11 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--export-probs", type=int, default=NUM_PROBS, metavar="N", help=words)
     words = "a sound ancestor of the drafts, of the same shape: says which tensors differ and what they cost"
     parser.add_argument("--reference", metavar="MODEL", help=words)
+    words = (
+        "what an engine counted with this draft (its answers, log, metrics or bench result): says whether the files "
+        "allow more, and what may lie between"
+    )
+    parser.add_argument("--served", type=Path, metavar="FILE", help=words)
     words = "summary.json of an older job to compare with"
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help=words)
 
@@ -179,7 +184,7 @@ def _run(options: argparse.Namespace) -> int:
     names += ["target", "draft", "batch", "shard_size", "limit", "overwrite", "keep_parts"]
     settings = {name: getattr(options, name) for name in names}
     settings |= {"reference": options.reference, "logprobs": options.logprobs}
-    settings["timeout_s"] = options.timeout
+    settings |= {"timeout_s": options.timeout, "served": options.served}
     settings["chat_options"] = read_options(options.chat_option)
     lines = ProgressLines()
 
@@ -401,6 +406,7 @@ def summary_text(summary: Summary) -> str:
         "",
         *_table(summary),
         "agreement: sum min(p, q), p = the target's probability, q = the draft's; the paper calls its mean alpha",
+        *_served_lines(summary),
     ]
     lines += _comparisons(summary)
     lines += [f"note: {warning}" for warning in summary.warnings]
@@ -445,6 +451,31 @@ def _table(summary: Summary) -> list[str]:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def _served_lines(summary: Summary) -> Iterator[str]:
+    """What an engine counted, beside what the files allow."""
+    served = summary.as_served
+    if served is None:
+        return
+    from specviz.alignment.served.beside import WAYS
+
+    counters = served.counters
+    yield (
+        f"as served ({counters.source}, {counters.num_steps:,.0f} steps): {counters.tokens_per_step:.2f} tokens per "
+        f"step{_positions(counters.by_position)}"
+    )
+    for way in served.allowed:
+        yield (
+            f"these files, {WAYS[way.by_argmax]} tokens: {way.tokens_per_step:.2f} "
+            f"({way.interval[0]:.2f} to {way.interval[1]:.2f}){_positions(way.by_position)}"
+        )
+
+
+def _positions(shares: Sequence[float]) -> str:
+    if not shares:
+        return ""
+    return f"; accepted by position {', '.join(f'{share:.2f}' for share in shares)}"
 
 
 def _row(draft: DraftSummary, k: int) -> tuple[str, ...]:

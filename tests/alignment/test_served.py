@@ -70,9 +70,11 @@ def test_the_numbers_are_those_of_the_weights(pair, kinds):
     assert ours.greedy_agreement == theirs.greedy_agreement
     assert ours.mean_acceptance == pytest.approx(theirs.mean_acceptance, rel=1e-6)
     assert ours.alpha == pytest.approx(theirs.alpha, abs=0.03)  # what no server names counts by the text's own tokens
-    assert served.summary.exact and not here.summary.exact
+    assert served.summary.exact
+    assert not here.summary.exact
     assert list(served.prompts["source"]) == ["sampled"] * len(PROMPTS)
-    assert ours.verdict is None and not ours.findings
+    assert ours.verdict is None
+    assert not ours.findings
     assert any("faults in their files were not looked for" in words for words in served.summary.warnings)
 
 
@@ -82,7 +84,8 @@ def test_at_another_temperature_the_truth_lies_inside(pair):
     here = align(written(served), target=TARGET, draft=DRAFT, costs={}, temperature=0.7)
     bounds, true = served.summary.drafts[0].bounds, here.summary.drafts[0]
     for (low, high), value in zip(bounds.tokens_per_call, true.tokens_per_call, strict=True):
-        assert low <= value * (1 + 1e-6) and value <= high * (1 + 1e-6)
+        assert low <= value * (1 + 1e-6)
+        assert value <= high * (1 + 1e-6)
     assert bounds.mean_acceptance[0] <= true.mean_acceptance <= bounds.mean_acceptance[1]
     assert bounds.argmax_alpha[0] <= true.by_argmax.alpha <= bounds.argmax_alpha[1]
     low, high = bounds.tokens_per_call[3]
@@ -95,7 +98,7 @@ def test_at_another_temperature_the_truth_lies_inside(pair):
 def test_greedy_texts_are_those_of_generate(pair, models):
     _, urls = pair("sglang", "vllm")
     served = align(PROMPTS, **urls, max_new_tokens=24, temperature=0.0)
-    model, tokenizer = models[TARGET]
+    model, _tokenizer = models[TARGET]
     for row in written(served):
         ids = torch.tensor([row["prompt_ids"]])
         expected = model.generate(ids, max_new_tokens=24, do_sample=False, pad_token_id=0)
@@ -175,9 +178,11 @@ def test_a_draft_with_less_room_drafts_nothing_behind_it(pair):
     behind[1].context = 21
     done = align(PROMPTS, **urls, max_new_tokens=30)
     readable = done.tokens["context"] < 20
-    assert list(done.tokens["readable"]) == list(readable) and not readable.all()
+    assert list(done.tokens["readable"]) == list(readable)
+    assert not readable.all()
     here = done.tokens[~readable]
-    assert not here["keep"].any() and not here["q"].any()
+    assert not here["keep"].any()
+    assert not here["q"].any()
     assert done.summary.drafts[0].readable == pytest.approx(readable.mean())
 
 
@@ -199,7 +204,8 @@ def broken(pair, change, place=0, owner="vllm", **options):
     with pytest.raises(SpecvizError) as caught:
         align(PROMPTS, **urls, max_new_tokens=4, **options)
     words = str(caught.value)
-    assert "\n" not in words and "Traceback" not in words
+    assert "\n" not in words
+    assert "Traceback" not in words
     return words
 
 
@@ -304,7 +310,9 @@ def test_keys_come_from_the_environment_and_go_to_their_own_server(pair, monkeyp
     for file in done.folder.rglob("*"):
         if file.is_file():
             content = file.read_bytes()
-            assert b"for target" not in content and b"for drafts" not in content and b"127.0.0.1" not in content
+            assert b"for target" not in content
+            assert b"for drafts" not in content
+            assert b"127.0.0.1" not in content
 
 
 def test_one_of_several_models_is_named_behind_the_address(pair):

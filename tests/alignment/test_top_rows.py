@@ -48,9 +48,11 @@ def test_true_probabilities_lie_inside_the_bounds(sampling):
         found = probabilities(rows, sampling)
         places = np.arange(len(tokens))
         own = true[places, tokens]
-        assert (found.token.low <= own + 1e-9).all() and (own <= found.token.high + 1e-9).all()
+        assert (found.token.low <= own + 1e-9).all()
+        assert (own <= found.token.high + 1e-9).all()
         top = np.take_along_axis(true, rows.ids, 1)
-        assert (found.top.low <= top + 1e-9).all() and (top <= found.top.high + 1e-9).all()
+        assert (found.top.low <= top + 1e-9).all()
+        assert (top <= found.top.high + 1e-9).all()
         others = true.copy()
         np.put_along_axis(others, rows.ids, 0.0, 1)
         others[places, tokens] = 0.0
@@ -87,7 +89,8 @@ def test_acceptance_and_overlap_lie_inside_their_bounds(temperature):
         places = np.arange(len(tokens))
         keep = np.minimum(1, q[places, tokens] / p[places, tokens])
         bounds = found["bounds"]
-        assert (bounds.keep.low <= keep + 1e-9).all() and (keep <= bounds.keep.high + 1e-9).all()
+        assert (bounds.keep.low <= keep + 1e-9).all()
+        assert (keep <= bounds.keep.high + 1e-9).all()
         best = q.argmax(1)
         assert (found["draft_most_likely"] == best).all()
         assert (bounds.argmax.low <= p[places, best] + 1e-9).all()

@@ -12,6 +12,7 @@ import numpy as np
 from specviz.alignment import model_identity as identity
 from specviz.alignment.ahead import Draft, Proposer
 from specviz.alignment.causes import files
+from specviz.alignment.causes.engine_faults import try_faults
 from specviz.alignment.causes.floors import floors_of
 from specviz.alignment.causes.reading import NUM_DEPTHS, Subject
 from specviz.alignment.causes.reference import Reference
@@ -20,7 +21,7 @@ from specviz.alignment.causes.undo import prompts, rows
 from specviz.alignment.causes.undo.rounding import coarse_words
 from specviz.alignment.causes.verdict import TENSORS
 from specviz.alignment.shard import load, texts_of
-from specviz.alignment.summary import Examined, Finding, Floors
+from specviz.alignment.summary import EngineFault, Examined, Finding, Floors
 from specviz.alignment.tables.slices import gain_interval_words, gain_numbers
 from specviz.alignment.types import RowText, Shard
 from specviz.checks.scoring import can_read
@@ -92,6 +93,7 @@ def steps(shard: Shard, pool: ModelPool | None = None) -> Iterator[Trials | Exam
     tried: set[str] = set()  # kinds of causes
     floors: Floors | None = None
     agreements: dict[str, float] = {}
+    engine_faults: tuple[EngineFault, ...] = ()
     ancestor = _load_ancestor(shard, drafts, pool)
     known: dict[int, Texts] = {}  # by the number of texts that a draft can read
     for name, draft in zip(shard.drafts, drafts, strict=True):
@@ -113,6 +115,9 @@ def steps(shard: Shard, pool: ModelPool | None = None) -> Iterator[Trials | Exam
             causes = examination.findings(differences)
             agreements[name] = examination.agreement()
             tried |= examination.tried
+            if shard.is_counted:
+                k = shard.request.num_speculative_tokens
+                engine_faults = try_faults(Subject(draft, target), halves, k)
             if ancestor is not None:
                 words, numbers = examination.beside(ancestor)
                 if numbers:
@@ -125,7 +130,8 @@ def steps(shard: Shard, pool: ModelPool | None = None) -> Iterator[Trials | Exam
             if kind not in harmful:
                 warnings.append(f"{name}: {words}.")
     looked_for = tuple(words for kind, words in KINDS.items() if kind in tried)
-    yield Examined(tuple(findings), tuple(warnings), looked_for, floors, agreements)
+    words = tuple(warnings)
+    yield Examined(tuple(findings), words, looked_for, floors, agreements, engine_faults)
 
 
 def _load_ancestor(shard: Shard, drafts: Sequence[Draft], pool: ModelPool) -> LoadedModel | None:

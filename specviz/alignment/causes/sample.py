@@ -54,13 +54,18 @@ class TargetTexts:
         A piece is the number of each row's text [R], the target's p [R, V] and the draft's logits [R, V]. texts: what
         the draft reads, one per text of the target: its ids behind any prompt.
         """
+        for numbers, rows, logits in self.draft_rows(draft, texts):
+            yield numbers, self.p[rows], logits
+
+    def draft_rows(
+        self, draft: LoadedModel, texts: Sequence[TextIds]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """As `read_draft`, with the number of each row in p [R] instead of the target's p."""
         device = self.p.device
         for numbers, places, logits in _read_rows(draft, texts):
             numbers = numbers.to(device)
             rows = self._first_rows[numbers] + places.to(device)
-            p = self.p[rows]  # [R, V]
-            own = logits.to(device).float()
-            yield numbers, p, fit(own, p.shape[1])
+            yield numbers, rows, fit(logits.to(device).float(), self.p.shape[1])
 
     def agreement(
         self, draft: LoadedModel, texts: Sequence[TextIds], divided_by: float = 1.0

@@ -14,6 +14,8 @@ HURTS = "layer"
 """The kind of a finding that names a place, and no cause."""
 TENSORS = "tensors"
 """The kind of a finding on files, whose cost is seldom known."""
+SERVED = "served"
+"""The kind of a finding on what an engine counts."""
 LIMITS = (
     "vocabulary",
     "context",
@@ -25,6 +27,7 @@ LIMITS = (
     "bits",
     "reference",
     "temperature",
+    SERVED,
     HURTS,
 )
 """Kinds of findings that do not make a draft broken: limits of it, of how it is asked, or against another one."""
@@ -49,6 +52,7 @@ LOOK_AT: Mapping[str, str] = {
     "start": "the tokenizer's files (bos_token, add_bos_token), or how requests are rendered",
     "tokenizer": "tokenizer.json: the draft must split text as the target does",
     "long prompts": "what the draft was trained on: its prompts were shorter",
+    SERVED: "the engine: its finding says what it may do to the draft",
 }
 """What to look at first, by the kind of a finding; for others, how the files were made."""
 

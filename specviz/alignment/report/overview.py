@@ -26,6 +26,7 @@ COLUMN_WORDS = (
     f"the paper calls it alpha. {KEPT_WORDS} So the two columns of agreement should be close. Intervals: 95 %, by "
     "Student's t over prompts; they are wide if prompts are few. Speedups are predicted from costs, not timed."
 )
+NO_WEIGHTS = "Faults in the draft's files were not looked for: its weights are not here."
 NOTHING_LOOKED_FOR = "Too few prompts to look for faults in the draft models."
 MOST_REASONS = 3
 TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed again differ as much
@@ -35,6 +36,7 @@ NO_COSTS = {  # why a draft has none, by where the job's costs come from
     "left out": "the job was made with --no-costs",
     "given": "the costs that were given leave it out",
     "measured": "costs are measured for draft models alone",
+    "served": "servers are not timed",
     "": "the summary does not say why",
 }
 
@@ -117,6 +119,8 @@ def _source_words(summary: Summary) -> Words:
 
 
 def _faults_words(summary: Summary) -> str:
+    if summary.is_remote:
+        return NO_WEIGHTS
     if not summary.looked_for:
         return NOTHING_LOOKED_FOR
     number = sum(len(draft.findings) for draft in summary.drafts)

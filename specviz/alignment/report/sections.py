@@ -7,7 +7,7 @@ percent, differences of agreement in points of a percent.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from specviz.alignment.report import cells, parts
+from specviz.alignment.report import as_served, cells, parts
 from specviz.alignment.report.command import command_of
 from specviz.alignment.report.overview import KEPT_WORDS, is_aside, overview, sampling_words
 from specviz.alignment.report.texts import TextView, texts_block
@@ -165,6 +165,7 @@ PARTS = (  # name, title, lead, and the function that makes the blocks
         "one as often as the target draws it. A served log means the way of its engine.",
         parts.ways,
     ),
+    ("as-served", "As served", as_served.LEAD, as_served.as_served),
     (
         "slices",
         "Where in the text",

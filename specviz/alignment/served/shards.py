@@ -20,6 +20,7 @@ from specviz.alignment.shard import check_length, describe, is_own_text
 from specviz.alignment.tables.shard_tables import build_tables
 from specviz.alignment.token_stats import Numbers
 from specviz.alignment.types import (
+    KS,
     WIDEST,
     AnalysedText,
     Asking,
@@ -29,7 +30,6 @@ from specviz.alignment.types import (
     Range,
     RefusedRow,
     RowText,
-    KS,
     Shard,
     ShardTables,
 )

@@ -190,9 +190,7 @@ def _expect_steps(chances: Chances, k: int, step_ms: Array) -> dict[str, Array]:
     lengths = np.cumsum(longest, axis=1)[:, 1:].T  # [16, N]
     time_ms = np.array([step_ms[chances.depths(each_k)] for each_k in KS])
     accepted = np.zeros((KS[-1] + 1, len(chances)))
-    accepted[: k + 1] = _at_least(whatif.step_distributions(chances, k)).T
-    accepted[0] = chances.depths(k) > 0
-    accepted[: k + 1] *= begins[k - KS[0]]
+    accepted[: k + 1] = whatif.accepted_by_start(chances, k, begins[k - KS[0]])
     return {
         "calls": begins,
         "emitted": begins * lengths,
