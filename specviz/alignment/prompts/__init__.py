@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from specviz.alignment.prompts.fields import parse_fields
 from specviz.alignment.prompts.formats import read_values
 from specviz.alignment.prompts.rows import check_row
-from specviz.alignment.prompts.tables import MOST_BYTES, table_of
+from specviz.alignment.prompts.tables import MOST_BYTES, table_of, without_nulls
 from specviz.alignment.types import PromptRow, RefusedRow
 from specviz.errors import SpecvizError
 
@@ -81,9 +81,10 @@ def from_values(values: Iterable[str | Mapping[str, Any]]) -> PromptSet:
             f"values must be a list of texts or mappings (got {type(values).__name__})"
         )
     if hasattr(values, "to_dicts"):  # a data frame of Polars, then one of pandas
-        values = values.to_dicts()
+        values = map(without_nulls, values.to_dicts())
     elif hasattr(values, "columns"):
         values = values.astype(object).where(values.notna(), None).to_dict("records")
+        values = map(without_nulls, values)
     rows = tuple(values)
     return _check_set("the list of prompts", lambda: _value_lines(rows))
 

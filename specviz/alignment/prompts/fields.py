@@ -30,6 +30,7 @@ class Fields:
     def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
         """Takes the values that are not null. prefix: stands before the names of unread fields."""
         self._values = {name: value for name, value in values.items() if value is not None}
+        self.nulls = values.keys() - self._values.keys()
         self._prefix = prefix
         self._read: set[str] = set()
         self._inside: dict[str, None] = {}

@@ -5,12 +5,13 @@ Each format returns a row's fields under specviz's names and leaves other fields
 
 import re
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from specviz.alignment.prompts.answers import find_answer
 from specviz.alignment.prompts.fields import Fields, check_text
-from specviz.alignment.prompts.messages import MOST_MESSAGES, is_messages
+from specviz.alignment.prompts.messages import MOST_MESSAGES, is_messages, read_messages
 from specviz.alignment.prompts.rows import is_usable_id, is_usable_tag, join_tags
 from specviz.errors import SpecvizError
 from specviz.models.chat import ROLES
@@ -19,12 +20,13 @@ from specviz.trace.values import format_got
 
 Values = dict[str, Any]
 """The fields of a row under specviz's names."""
-OTHER_IDS = ("prompt_id", "question_id", "task_id", "custom_id")
+OTHER_IDS = ("prompt_id", "question_id", "task_id", "custom_id", "request_id")
 SYSTEM = ("system", "system_prompt")
 PASSAGES = ("context", "passage")
 UNREADABLE = (
     *("functions", "documents", "history"),
     *("image", "images", "audio", "audios", "video", "videos"),
+    *("image_data", "audio_data", "video_data", "multi_modal_data"),
 )
 """Fields that change what the model reads and that are not read here."""
 SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
@@ -49,6 +51,13 @@ def read_values(row: Fields) -> tuple[str, Values]:
     """The name of the row's format, and the row's fields under specviz's names."""
     found = _find_format(row)
     values = {**row.take("completion", "sampled"), **found.read(row)}
+    name = found.name
+    request = values.pop("request", row)
+    if "completion" not in values:
+        answered, values = _with_answer(values, row, request)
+        name += answered
+    if request is not row:
+        row.pass_over(request)
     id_name = _find_id_name(row)
     if id_name is not None:
         values["id"] = row.get(id_name)
@@ -56,7 +65,37 @@ def read_values(row: Fields) -> tuple[str, Values]:
     if is_usable_tag(row.peek("category")):
         more_tags.append(row.get("category"))
     values["tags"] = join_tags(row.get("tags", ()), more_tags)
-    return found.name, values
+    return name, values
+
+
+def _with_answer(values: Values, row: Fields, request: Fields) -> tuple[str, Values]:
+    """The values with the answer that an engine wrote, and what a format's name adds for it.
+
+    Where the row has the prompt's ids, which the engine read, they count before its words.
+    """
+    turns = values.get("messages")
+    is_answered = is_messages(turns) and _role_of(turns[-1]) == "assistant"
+    answer = find_answer(row, request, is_answered=is_answered)
+    if answer is None:
+        return "", values
+    values = {**values, "completion": answer.completion}
+    if answer.prompt_ids is not None:
+        if "messages" in values:
+            read_messages(values["messages"], row)
+        kept = {name: values[name] for name in ("completion", "sampled", "kind") if name in values}
+        values = {**kept, "prompt": answer.prompt_ids}
+    if "prompt" not in values and "messages" not in values:
+        raise SpecvizError(
+            "is an answer without its prompt: log the prompt's ids with it (return_token_ids), or join it with its "
+            "request in one row, as custom_id, body and response of OpenAI's batch API or as request and response"
+        )
+    if answer.sampled is not None and isinstance(values.get("prompt"), list):
+        values.setdefault("sampled", answer.sampled)
+    return f", {answer.shape}", values
+
+
+def _role_of(turn: object) -> object:
+    return turn.get("role") if isinstance(turn, dict) else None
 
 
 def _find_format(row: Fields) -> Format:
@@ -81,16 +120,21 @@ def _find_id_name(row: Fields) -> str | None:
 
 def _in_chat(row: Fields, **values: Any) -> Values:
     """The given fields, with the others that a chat server reads: system message, tools, switches of the template."""
-    for name in UNREADABLE:
-        if row.peek(name):
-            raise SpecvizError(f'has "{name}", which belongs to the prompt and cannot be read')
-        row.get(name)
+    _check_readable(row)
     values |= row.take("tools", "chat_template_kwargs")
     for name in SYSTEM:
         system = row.get(name)
         if system:
             values["system"] = check_text(name, system, MAX_PROMPT_CHARACTERS)
     return values
+
+
+def _check_readable(row: Fields) -> None:
+    """Refuses a row with fields that change what the model reads and that are not read here."""
+    for name in UNREADABLE:
+        if row.peek(name):
+            raise SpecvizError(f'has "{name}", which belongs to the prompt and cannot be read')
+        row.get(name)
 
 
 def _passage(row: Fields) -> str:
@@ -118,14 +162,6 @@ def _ask(row: Fields, name: str, text: object) -> Values:
     return _in_chat(row, messages=[{"role": "user", "content": text}])
 
 
-def _answer(row: Fields) -> Values:
-    """The response as the completion, unless the row has a completion."""
-    response = row.peek("response")
-    if "completion" in row or not isinstance(response, str) or not response:
-        return {}
-    return {"completion": row.get("response")}
-
-
 # ---- formats ---------------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +178,7 @@ def _prompt(row: Fields) -> Values:
         talk = _conversation(row)
     else:
         text = _behind_passage(row, check_text("prompt", prompt, MAX_PROMPT_CHARACTERS))
-        values = {**_in_chat(row), **_answer(row)}
+        values = _in_chat(row)
         if "system" in values:
             values["messages"] = [{"role": "user", "content": text}]
         else:
@@ -190,22 +226,36 @@ def _turn(place: int, turn: object) -> object:
     return {**others, "role": role, "content": turn["value"]}
 
 
-def _batch_request(row: Fields) -> Values:
-    """A line of OpenAI's batch input. It does not tell how an answer was sampled."""
-    body = row.get("body")
-    inside = Fields(body if isinstance(body, dict) else {}, "body.")
-    if ("messages" in inside) == ("prompt" in inside):
-        raise SpecvizError(f'needs the body with either "messages" or "prompt" {format_got(body)}')
-    values = _prompt(inside) if "prompt" in inside else _talk(inside, inside.get("messages"))
+def _request(row: Fields, name: str) -> Values:
+    """A request to a server in a field of the row, as in OpenAI's batch input. Its answer may stand beside it."""
+    body = row.get(name)
+    inside = Fields(body if isinstance(body, dict) else {}, f"{name}.")
+    asked = next((field for field in ASKED if field in inside), None)
+    if asked is None:
+        allowed = " or ".join(f'"{field}"' for field in ASKED)
+        raise SpecvizError(f"needs the {name} with {allowed} {format_got(body)}")
     row.take("method", "url")
-    row.pass_over(inside)
-    return values
+    return {**ASKED[asked](inside), "request": inside}
 
 
-def _batch_answer(row: Fields) -> Values:
-    raise SpecvizError(
-        "is an answer of OpenAI's batch API, which holds no prompt: give the file of requests"
-    )
+def _holds_request(row: Fields) -> bool:
+    """Whether the request is an object, as servers log it, and no words."""
+    return isinstance(row.peek("request"), dict)
+
+
+def _is_for_sglang(row: Fields) -> bool:
+    """Whether the row is more than ids that a model is trained on."""
+    return any(name in row for name in ("sampling_params", "meta_info", "output_ids"))
+
+
+def _is_only_asked(row: Fields) -> bool:
+    """Whether the row's text is SGLang's prompt. In an answer it is what was written."""
+    return "meta_info" not in row and "output_ids" not in row
+
+
+def _nothing(row: Fields) -> Values:
+    """An answer alone, which may hold the ids of its prompt."""
+    return {}
 
 
 def _instruction(row: Fields) -> Values:
@@ -215,12 +265,8 @@ def _instruction(row: Fields) -> Values:
     if more:
         more = check_text("instruction and the input", more, MAX_PROMPT_CHARACTERS)
         text = f"{text}\n\n{more}"
-    values = {**_ask(row, "instruction", text), **_answer(row)}
-    if "completion" not in values:
-        output = row.get("output")
-        if output not in (None, ""):
-            values["completion"] = output
-    return values
+    row.get("output")  # may be empty
+    return _ask(row, "instruction", text)
 
 
 def _first_message(row: Fields) -> Values:
@@ -235,19 +281,25 @@ def _first_turn(row: Fields) -> Values:
     return _ask(row, "first of the turns", turns[0])
 
 
-def _samples(row: Fields, names: tuple[str, str]) -> Values:
-    """A row of token ids, as `prove --samples` and engines write it. names: of the prompt's and the text's fields."""
-    values = {}
-    pairs = list(zip(("prompt", "completion"), names, strict=True))
-    for value_name, name in pairs:
-        if name in row:
-            values[value_name] = row.get(name)
-    for value_name, name in pairs:
-        if value_name in values and not isinstance(values[value_name], list):
-            raise SpecvizError(
-                f"needs the {name} as a list of ids {format_got(values[value_name])}"
-            )
-    return values
+def _samples(row: Fields) -> Values:
+    """A row of token ids, as `prove --samples` reads them."""
+    values = _ids(row, "prompt_ids")
+    return {**values, "completion": _ids(row, "ids")["prompt"]} if "ids" in row else values
+
+
+def _ids(row: Fields, name: str) -> Values:
+    """A prompt of token ids, as an engine read it."""
+    ids = row.get(name)
+    if not isinstance(ids, list):
+        raise SpecvizError(f"needs the {name} as a list of ids {format_got(ids)}")
+    _check_readable(row)
+    return {"prompt": ids}
+
+
+def _text(row: Fields) -> Values:
+    """The text that SGLang was asked to continue."""
+    _check_readable(row)
+    return {"prompt": check_text("text", row.get("text"), MAX_PROMPT_CHARACTERS)}
 
 
 def _is_gsm8k(row: Fields) -> bool:
@@ -278,9 +330,17 @@ def _gsm8k(row: Fields) -> Values:
 
 
 def _question(row: Fields) -> Values:
-    return {**_ask(row, "question", row.get("question")), **_answer(row)}
+    return _ask(row, "question", row.get("question"))
 
 
+ASKED: Mapping[str, Callable[[Fields], Values]] = {
+    "prompt_token_ids": partial(_ids, name="prompt_token_ids"),
+    "input_ids": partial(_ids, name="input_ids"),
+    "text": _text,
+    "messages": _messages,
+    "prompt": _prompt,
+}
+"""The fields of a request that hold what was asked; the first that is there counts."""
 FORMATS = (  # the first whose fields are all there, and that fits, reads the row
     Format("HumanEval", ("task_id", "prompt", "entry_point"), _human_eval),
     Format(
@@ -292,17 +352,18 @@ FORMATS = (  # the first whose fields are all there, and that fits, reads the ro
     Format("specviz", ("prompt",), _prompt),
     Format("specviz", ("messages",), _messages),
     Format("conversations", ("conversations",), _conversation),
-    Format("OpenAI batch", ("custom_id", "body"), _batch_request),
-    Format("OpenAI batch", ("custom_id", "response"), _batch_answer),
-    Format("token ids", ("prompt_ids",), partial(_samples, names=("prompt_ids", "ids"))),
-    Format(
-        "token ids",
-        ("prompt_token_ids",),
-        partial(_samples, names=("prompt_token_ids", "token_ids")),
-    ),
+    Format("OpenAI batch", ("custom_id", "body"), partial(_request, name="body")),
+    Format("request", ("request",), partial(_request, name="request"), _holds_request),
+    Format("token ids", ("prompt_ids",), _samples),
+    Format("token ids", ("prompt_token_ids",), partial(_ids, name="prompt_token_ids")),
+    Format("SGLang", ("input_ids",), partial(_ids, name="input_ids"), _is_for_sglang),
+    Format("SGLang", ("text", "sampling_params"), _text, _is_only_asked),
     Format("Alpaca or Dolly", ("instruction",), _instruction),
     Format("SPEED-Bench, first turns", ("turns", "sub_category", "question_id"), _first_turn),
     Format("MT-Bench or Spec-Bench, first turns", ("turns",), _first_turn),
     Format("GSM8K", ("question", "answer"), _gsm8k, _is_gsm8k),
     Format("questions", ("question",), _question),
+    Format("answer", ("outputs",), _nothing),
+    Format("answer", ("choices",), _nothing),
+    Format("answer", ("response",), _nothing),
 )

@@ -51,6 +51,10 @@ def check_row(values: Mapping[str, Any], row: Fields, line: int, number: int) ->
         prompt = _ids_or_text("prompt", values.get("prompt"), MAX_PROMPT_CHARACTERS)
     _check_placeholder([turn.content for turn in messages or ()] if prompt is None else [prompt])
     completion, answer = _read_completion(values, answer, row)
+    if isinstance(prompt, tuple) and completion is None and answer is not None:
+        raise SpecvizError(
+            "has an answer with tool calls behind token ids, where no chat template writes it: give the answer's ids"
+        )
     if "sampled" in values and completion is None:
         raise SpecvizError(
             'has "sampled", which says how a "completion" was sampled, but no "completion"'
@@ -88,6 +92,14 @@ def is_usable_tag(value: object) -> bool:
     """Whether this value is one tag."""
     try:
         return isinstance(value, str) and len(_tags(value)) == 1
+    except SpecvizError:
+        return False
+
+
+def is_usable_sampled(values: object) -> bool:
+    """Whether this says how a completion was sampled."""
+    try:
+        return bool(_read_sampled(values))
     except SpecvizError:
         return False
 

@@ -24,8 +24,10 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _BY_JSON = (
     *("messages", "conversations", "tags", "completion", "prompt", "turns", "body", "sampled"),
     *("prompt_ids", "ids", "prompt_token_ids", "token_ids", "tools", "chat_template_kwargs"),
+    *("request", "choices", "outputs", "meta_info", "input_ids", "output_ids", "tokens", "error"),
+    *("sampling_params", "generation_settings"),
 )
-"""The columns of a CSV file that may hold JSON lists or objects."""
+"""The columns of a CSV file that may hold JSON lists or objects. A response may be JSON that the model wrote."""
 
 
 def table_of(path: Path) -> Iterator[object] | None:
@@ -90,15 +92,16 @@ def _list_rows(path: Path) -> Iterator[object]:
             yield RefusedRow(0, f"cannot be read as JSON ({error})")
 
 
-def _without_nulls(value: object) -> object:
+def without_nulls(value: object) -> object:
     """The value without null fields, at any depth.
 
-    Parquet gives every object of a column the fields of all others, as nulls: a tool would gain their parameters.
+    Parquet and Polars give every object of a column the fields of all others, as nulls: a tool would gain their
+    parameters. In a cell of a data frame, null is no value.
     """
     if isinstance(value, dict):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [without_nulls(item) for item in value]
     return value
 
 
@@ -113,7 +116,7 @@ def _parquet_rows(path: Path) -> Iterator[object]:
                     f"{path.name} unpacks to more than {MOST_UNPACKED:,} bytes (got {size:,})"
                 )
             for batch in file.iter_batches(BATCH_ROWS):
-                yield from map(_without_nulls, batch.to_pylist())
+                yield from map(without_nulls, batch.to_pylist())
     except SpecvizError:
         raise
     except Exception as error:  # whatever a stranger's file makes pyarrow raise
