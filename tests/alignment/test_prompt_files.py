@@ -178,7 +178,10 @@ def answered(**fields):
         ({"conversations": [{"from": "human"}]}, "turn 1 .*got None"),
         ({"custom_id": "a", "body": {"model": "m"}}, 'body .*"messages" or "prompt"'),
         ({"custom_id": "a", "body": 3}, "body .*got 3"),
-        ({"custom_id": "a", "response": {"body": {"choices": [{"text": "x"}]}}}, "without its prompt.*OpenAI's batch API"),
+        (
+            {"custom_id": "a", "response": {"body": {"choices": [{"text": "x"}]}}},
+            "without its prompt.*OpenAI's batch API",
+        ),
         ({"prompt_ids": "x", "ids": "y"}, "prompt_ids .*list"),
         ({"prompt_ids": [1], "ids": [-1]}, "completion .*got -1"),
         ({"instruction": ""}, "instruction"),

@@ -92,7 +92,7 @@ def find_answer(row: Fields, request: Fields, *, is_answered: bool) -> Answer | 
         raise SpecvizError(
             "has an answer twice: as last message of the assistant and from an engine"
         )
-    if part is row and not any(name in row for name in LIKE_ROWS):
+    if part is row and not any(row.names(name) for name in LIKE_ROWS):
         _check_nothing_left(row)
         return None
     for name in ("echo", "suffix"):
@@ -124,9 +124,7 @@ def _levels(row: Fields, is_answered: bool) -> list[Fields]:
         level = Fields(value, prefix)
         _check_whole(level)
         levels.append(level)
-        name = next(
-            (name for name in ("body", *HOLDERS) if name in level or name in level.nulls), None
-        )
+        name = next((name for name in ("body", *HOLDERS) if level.names(name)), None)
     return levels
 
 
@@ -145,7 +143,7 @@ def _holder(row: Fields, is_answered: bool) -> str | None:
         elif is_public:
             holds = bool(value)
         else:
-            holds = name in row or name in row.nulls
+            holds = row.names(name)
         if holds:
             return name
     return None
@@ -158,6 +156,8 @@ def _is_texts(value: object) -> bool:
 
 def _only(name: str, value: object) -> Mapping[str, Any]:
     """The object that a field holds, alone or in a list; a text and ids become one."""
+    if isinstance(value, str):
+        value = _logged_as_text(value) or {"text": value}
     if isinstance(value, list) and all(type(item) is int for item in value):
         return {"token_ids": value}
     if isinstance(value, list) and len(value) > 1:
@@ -165,22 +165,24 @@ def _only(name: str, value: object) -> Mapping[str, Any]:
     if isinstance(value, list):
         (value,) = value
     if isinstance(value, str):
-        value = _logged_as_text(value) or {"text": value}
+        return {"text": value}
     if not isinstance(value, dict):
         raise SpecvizError(f'has "{name}" as its answer, which cannot be read {format_got(value)}')
     return value
 
 
-def _logged_as_text(text: str) -> Mapping[str, Any] | None:
+def _logged_as_text(text: str) -> object:
     """An engine's answer that was logged as its JSON text. Other JSON may be what the model wrote."""
-    if not text.startswith("{"):
+    if text[:1] not in ("{", "["):
         return None
     try:
-        value = msgspec.json.decode(text, type=dict)
+        value = msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return None
+    first = value[0] if is_messages(value) else value
     marks = ({"choices", "object"}, {"status_code", "body"}, {"meta_info"}, {"stop_type"})
-    return value if any(mark <= value.keys() for mark in marks) else None
+    is_logged = isinstance(first, dict) and any(mark <= first.keys() for mark in marks)
+    return value if is_logged else None
 
 
 def _check_whole(level: Fields) -> None:
@@ -197,9 +199,9 @@ def _check_whole(level: Fields) -> None:
         reason = reason.get("type") if isinstance(reason, dict) else reason
         if reason in FAILED:
             raise SpecvizError(f"has an answer that was broken off {format_got(reason)}")
-        is_open = "finish_reason" in fields.nulls or reason == "none" or "delta" in fields
+        is_open = reason == "none" or (reason is None and fields.names("finish_reason"))
         is_open |= fields.peek("finished") is False or fields.peek("stop") is False
-        if is_open or kind == "chat.completion.chunk":
+        if is_open or kind == "chat.completion.chunk" or fields.names("delta"):
             raise SpecvizError("has a piece of a stream, or an answer that had not ended")
 
 
@@ -258,8 +260,9 @@ def _logged_tokens(part: Fields) -> Sequence[object]:
 
 def _id_of(entry: object) -> object:
     """The id in the entry of a token; None where it has none."""
-    if isinstance(entry, list):  # SGLang: [logprob, id, text]
-        return entry[1] if len(entry) > 1 else None
+    if isinstance(entry, list):  # SGLang: [logprob, id, text], both numbers of one type in Parquet
+        token = entry[1] if len(entry) > 1 else None
+        return int(token) if isinstance(token, float) and token.is_integer() else token
     token = entry
     if isinstance(entry, dict):
         if "id" in entry:  # llama.cpp

@@ -30,7 +30,7 @@ class Fields:
     def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
         """Takes the values that are not null. prefix: stands before the names of unread fields."""
         self._values = {name: value for name, value in values.items() if value is not None}
-        self.nulls = values.keys() - self._values.keys()
+        self._names = values.keys()
         self._prefix = prefix
         self._read: set[str] = set()
         self._inside: dict[str, None] = {}
@@ -40,6 +40,10 @@ class Fields:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
+
+    def names(self, name: str) -> bool:
+        """Whether there is such a field, maybe null."""
+        return name in self._names
 
     def peek(self, name: str) -> Any:
         """The field's value without counting as read; None where the field is missing."""
