@@ -3,17 +3,13 @@
 import copy
 import csv
 import json
-import math
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from specviz.alignment.job import align
 from specviz.alignment.prompts import from_values, open_prompts
 from specviz.alignment.types import Message
-from specviz.errors import SpecvizError
 from tests.helpers.prompt_values import only, refused
 
 ASKED = [{"role": "user", "content": "Name a river."}]
@@ -151,6 +147,12 @@ def test_an_answer_is_the_completion_by_its_ids_where_it_has_them(values, prompt
     assert row.told is None
 
 
+def test_an_engines_answer_is_known_by_what_it_holds_whatever_its_name():
+    assert only({"messages": ASKED, "reply": chat(token_ids=IDS)}).completion == tuple(IDS)
+    assert only({"prompt": "x", "raw": [sglang()]}).completion == tuple(IDS)
+    assert only({"request": CHAT_ASKED, "result": batch(chat())["response"]}).completion == TEXT
+
+
 def test_the_format_tells_whose_answers_were_read():
     prompts = from_values([vllm(), llama(), {"request": CHAT_ASKED, "response": chat()}, "x"])
     assert prompts.format == (
@@ -217,6 +219,20 @@ def test_what_public_sets_call_choices_or_output_is_no_answer():
 # ---- other kinds of files --------------------------------------------------------------------------------------------
 
 
+class Frame:
+    """Gives its rows as Polars does: each with all columns."""
+
+    def __init__(self, rows):
+        self.columns = [*dict.fromkeys(name for row in rows for name in row)]
+        self._rows = rows
+
+    def __iter__(self):
+        return iter(self.columns)
+
+    def to_dicts(self):
+        return [{name: row.get(name) for name in self.columns} for row in self._rows]
+
+
 @pytest.fixture(params=["lines", "json", "csv", "parquet", "pandas", "polars"])
 def kept(request, tmp_path):
     """Reads rows back from a file or a frame of each kind."""
@@ -226,7 +242,7 @@ def kept(request, tmp_path):
         if request.param == "pandas":
             return from_values(pytest.importorskip("pandas").DataFrame(rows))
         if request.param == "polars":
-            return from_values(pytest.importorskip("polars").DataFrame(rows, infer_schema_length=None))
+            return from_values(Frame(rows))
         if request.param == "lines":
             path.write_text("\n".join(map(json.dumps, rows)))
         elif request.param == "json":
@@ -260,9 +276,9 @@ def test_an_answer_is_the_same_from_every_kind_of_file(kept, name):
     assert (row.prompt, row.completion) == (plain(prompt), plain(completion))
 
 
-def test_in_a_frame_a_row_may_lack_the_column_of_the_answers():
-    pandas = pytest.importorskip("pandas")
-    prompts = from_values(pandas.DataFrame([{"prompt": "a", "response": TEXT}, {"prompt": "b"}]))
+@pytest.mark.parametrize("frame", [Frame, lambda rows: pytest.importorskip("pandas").DataFrame(rows)])
+def test_in_a_frame_a_row_may_lack_the_column_of_the_answers(frame):
+    prompts = from_values(frame([{"prompt": "a", "response": TEXT}, {"prompt": "b"}]))
     assert [row.completion for row in prompts.rows()] == [TEXT, None]
 
 
@@ -336,38 +352,37 @@ def paths_of(value, path=()):
         yield from paths_of(item, (*path, key))
 
 
-def changed(values, path, change):
+def changed(values, path, damage):
     made = copy.deepcopy(values)
     *outer, last = path
     holder = made
     for key in outer:
         holder = holder[key]
-    if change is None:
+    if damage is GONE:
         del holder[last]
     else:
-        holder[last] = change[0]
+        holder[last] = damage
     return made
 
 
 WHOLE_ANSWERS = {"outputs", "choices", "response", "output", "generated_text", "token_ids"}
-"""Without one of these alone, a row is a prompt that was never answered."""
-CORRUPT = st.none() | st.sampled_from([[None], [""], [[]], [{}], [0], ["x"], [["x"]], [[1.5]], [{"a": 1}], [math.nan]])
+"""Without one of these, a row may be a prompt that was never answered."""
+GONE = object()
+DAMAGES = (GONE, None, "", [], {}, 0, "x", ["x"], [[1.5]])
 
 
-@settings(max_examples=600, deadline=None)
-@given(st.data())
-def test_no_damage_to_an_answer_makes_its_row_a_prompt_for_another_text(data):
-    values, *_ = RIGHT[data.draw(st.sampled_from([*RIGHT]))]
-    path = data.draw(st.sampled_from([*paths_of(values)]))
-    change = data.draw(CORRUPT)
-    is_gone = change is None or change[0] != change[0]  # a field that is NaN is missing
-    if len(path) == 1 and is_gone and path[0] in WHOLE_ANSWERS:
-        return
-    try:
-        rows = [*from_values([changed(values, path, change)]).rows()]
-    except SpecvizError:
-        return
-    assert all(row.completion or row.answer for row in rows), (path, change)
+@pytest.mark.parametrize("name", RIGHT)
+def test_no_damage_to_an_answer_makes_its_row_a_prompt_for_another_text(name):
+    values = RIGHT[name][0]
+    damaged = [
+        changed(values, path, damage)
+        for path in paths_of(values)
+        for damage in DAMAGES
+        if path[1:] or path[0] not in WHOLE_ANSWERS or damage is not GONE
+    ]
+    prompts = from_values(["good", *damaged])
+    assert [row.line for row in prompts.rows() if not row.completion and not row.answer] == [1]
+    assert prompts.num_rows + prompts.num_refused == 1 + len(damaged)
 
 
 # ---- how it was sampled ----------------------------------------------------------------------------------------------

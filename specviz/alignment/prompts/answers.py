@@ -24,7 +24,15 @@ HOLDERS = ("response", "output", "outputs", "choices", "generated_text", "output
 IDS = ("token_ids", "output_ids", "tokens")
 TEXTS = ("text", "content")
 LIKE_ROWS = ("meta_info", "stop_type", "generation_settings", "token_ids", "output_ids")
-"""The fields by which a row is itself the answer, beside its prompt."""
+MARKS = (
+    {"choices", "object"},
+    {"outputs", "finished"},
+    {"status_code", "body"},
+    {"meta_info"},
+    {"stop_type"},
+    {"finish_reason"},
+)
+"""The fields by which an object is an engine's answer, whatever holds it."""
 PUBLIC = ("instruction", "question", "turns")
 """The fields by which public sets are known."""
 LEFT = (
@@ -92,7 +100,7 @@ def find_answer(row: Fields, request: Fields, *, is_answered: bool) -> Answer | 
         raise SpecvizError(
             "has an answer twice: as last message of the assistant and from an engine"
         )
-    if part is row and not any(row.names(name) for name in LIKE_ROWS):
+    if part is row and not _is_like(row):
         _check_nothing_left(row)
         return None
     for name in ("echo", "suffix"):
@@ -129,14 +137,15 @@ def _levels(row: Fields, is_answered: bool) -> list[Fields]:
 
 
 def _holder(row: Fields, is_answered: bool) -> str | None:
-    """The field of a row that holds its answer, maybe null; None where it has none.
+    """The field of a row that holds its answer, by name or by what it holds, maybe null; None where it has none.
 
     Public sets have such names for other things. Texts in "choices" are what to choose from.
     """
     is_public = any(name in row for name in PUBLIC)
     for name in HOLDERS:
         value = row.peek(name)
-        if name == "choices" and not is_messages(value) and (is_public or _is_texts(value)):
+        is_options = is_public or ("object" not in row and _is_texts(value))
+        if name == "choices" and is_options and not is_messages(value):
             continue
         if is_answered:
             holds = isinstance(value, dict) or is_messages(value)
@@ -146,7 +155,14 @@ def _holder(row: Fields, is_answered: bool) -> str | None:
             holds = row.names(name)
         if holds:
             return name
-    return None
+    if is_answered or _is_like(row):
+        return None
+    return next((name for name in row if _is_logged(row.peek(name))), None)
+
+
+def _is_like(row: Fields) -> bool:
+    """Whether the row is itself the answer, beside its prompt."""
+    return any(row.names(name) for name in LIKE_ROWS)
 
 
 def _is_texts(value: object) -> bool:
@@ -179,10 +195,13 @@ def _logged_as_text(text: str) -> object:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError):
         return None
+    return value if _is_logged(value) else None
+
+
+def _is_logged(value: object) -> bool:
+    """Whether this is an engine's answer by its fields, alone or in a list."""
     first = value[0] if is_messages(value) else value
-    marks = ({"choices", "object"}, {"status_code", "body"}, {"meta_info"}, {"stop_type"})
-    is_logged = isinstance(first, dict) and any(mark <= first.keys() for mark in marks)
-    return value if is_logged else None
+    return isinstance(first, dict) and any(marks <= first.keys() for marks in MARKS)
 
 
 def _check_whole(level: Fields) -> None:
