@@ -183,15 +183,14 @@ def test_an_answer_with_reasoning_and_calls_is_kept_for_the_chat_template():
     assert (row.messages, row.answer) == (USER, Message("assistant", "Lund.", "A town."))
 
 
-def test_calls_behind_token_ids_need_ids_themselves():
-    calling = chat(message={"role": "assistant", "content": None, "tool_calls": [CALL]})
-    alone = calling | {"prompt_token_ids": PROMPT_IDS}
+@pytest.mark.parametrize("message", [{"content": None, "tool_calls": [CALL]}, {"content": "x", "reasoning": "y"}])
+def test_what_a_chat_template_writes_needs_ids_behind_token_ids(message):
+    message = {"role": "assistant", **message}
+    alone = chat(message=message) | {"prompt_token_ids": PROMPT_IDS}
     assert "without its prompt" in refused(batch(alone))
-    assert "tool calls behind token ids" in refused(alone)
-    assert "tool calls behind token ids" in refused({"prompt": PROMPT_IDS, **calling})
-    assert "tool calls behind token ids" in refused(
-        {"prompt": PROMPT_IDS, "completion": [{"role": "assistant", "content": None, "tool_calls": [CALL]}]}
-    )
+    for values in (alone, {"prompt": PROMPT_IDS, **alone}, {"prompt": PROMPT_IDS, "completion": [message]}):
+        assert "reasoning or tool calls behind token ids" in refused(values)
+    assert only(chat(message=message, token_ids=IDS) | {"prompt_token_ids": PROMPT_IDS}).completion == tuple(IDS)
 
 
 def test_an_image_is_not_lost_behind_the_ids_of_a_prompt():

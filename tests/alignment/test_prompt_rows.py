@@ -339,6 +339,10 @@ NAMES = (
     *("custom_id", "body", "prompt_ids", "ids", "role", "content", "tool_calls", "tool_call_id", "name", "weight"),
     *("reasoning_content", "thinking", "function", "arguments", "type", "text", "from", "value", "target"),
 )  # fmt: skip
+SERVED = (
+    *("outputs", "choices", "meta_info", "token_ids", "tokens", "logprobs", "request", "finish_reason", "usage"),
+    *("prompt_token_ids", "input_ids", "output", "sampling_params", "error", "object", "delta", "stop_type"),
+)  # fmt: skip
 ROLES = ("user", "assistant", "tool", "developer", "system")
 PLAIN = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=True) | st.text(max_size=8)
@@ -385,7 +389,7 @@ def test_a_field_that_nobody_knows_changes_no_row_wherever_it_stands(values, bes
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6),
+    st.dictionaries(st.sampled_from((*NAMES, *SERVED)), VALUES, max_size=6),
     st.dictionaries(st.sampled_from(("messages", "prompt", "completion")), MESSAGES, max_size=2),
 )
 def test_any_row_is_read_or_refused_with_its_line_and_each_field_is_used_or_noted(values, talks):

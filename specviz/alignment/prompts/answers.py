@@ -50,6 +50,8 @@ SHAPES = {
     "outputs": "vLLM's outputs",
     "choices": "OpenAI's choices",
 }
+STOPS = ("eos", "limit", "word")
+"""How llama.cpp's whole answers end."""
 FAILED = ("abort", "aborted", "error", "content_filter", "cancelled", "timeout")
 """The reasons to finish that leave no whole answer."""
 ID_AS_TEXT = re.compile(r"token_id:([0-9]{1,10})")
@@ -214,11 +216,12 @@ def _check_whole(level: Fields) -> None:
         if error or status != 200 or kind == "error":
             got = format_got(error or status)
             raise SpecvizError(f"has an error in the place of an answer {got}")
-        reason = fields.get("finish_reason", fields.get("stop_type"))
+        reason = fields.get("finish_reason")
         reason = reason.get("type") if isinstance(reason, dict) else reason
         if reason in FAILED:
             raise SpecvizError(f"has an answer that was broken off {format_got(reason)}")
-        is_open = reason == "none" or (reason is None and fields.names("finish_reason"))
+        is_open = reason is None and fields.names("finish_reason")
+        is_open |= fields.get("stop_type", STOPS[0]) not in STOPS
         is_open |= fields.peek("finished") is False or fields.peek("stop") is False
         if is_open or kind == "chat.completion.chunk" or fields.names("delta"):
             raise SpecvizError("has a piece of a stream, or an answer that had not ended")

@@ -23,12 +23,13 @@ Values = dict[str, Any]
 OTHER_IDS = ("prompt_id", "question_id", "task_id", "custom_id", "request_id")
 SYSTEM = ("system", "system_prompt")
 PASSAGES = ("context", "passage")
-UNREADABLE = (
-    *("functions", "documents", "history"),
+MEDIA = (
     *("image", "images", "audio", "audios", "video", "videos"),
     *("image_data", "audio_data", "video_data", "multi_modal_data"),
 )
-"""Fields that change what the model reads and that are not read here."""
+"""Fields that change what the model reads and that are not read here, even beside token ids."""
+UNREADABLE = ("functions", "documents", "history", *MEDIA)
+"""Such fields beside words."""
 SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
 SPEAKERS |= {role: role for role in ROLES}
 """The speakers of ShareGPT's conversations -> their roles."""
@@ -120,7 +121,7 @@ def _find_id_name(row: Fields) -> str | None:
 
 def _in_chat(row: Fields, **values: Any) -> Values:
     """The given fields, with the others that a chat server reads: system message, tools, switches of the template."""
-    _check_readable(row)
+    _check_readable(row, UNREADABLE)
     values |= row.take("tools", "chat_template_kwargs")
     for name in SYSTEM:
         system = row.get(name)
@@ -129,9 +130,9 @@ def _in_chat(row: Fields, **values: Any) -> Values:
     return values
 
 
-def _check_readable(row: Fields) -> None:
-    """Refuses a row with fields that change what the model reads and that are not read here."""
-    for name in UNREADABLE:
+def _check_readable(row: Fields, names: Sequence[str]) -> None:
+    """Refuses a row with one of these fields."""
+    for name in names:
         if row.peek(name):
             raise SpecvizError(f'has "{name}", which belongs to the prompt and cannot be read')
         row.get(name)
@@ -292,13 +293,13 @@ def _ids(row: Fields, name: str) -> Values:
     ids = row.get(name)
     if not isinstance(ids, list):
         raise SpecvizError(f"needs the {name} as a list of ids {format_got(ids)}")
-    _check_readable(row)
+    _check_readable(row, MEDIA)
     return {"prompt": ids}
 
 
 def _text(row: Fields) -> Values:
     """The text that SGLang was asked to continue."""
-    _check_readable(row)
+    _check_readable(row, MEDIA)
     return {"prompt": check_text("text", row.get("text"), MAX_PROMPT_CHARACTERS)}
 
 

@@ -51,9 +51,10 @@ def check_row(values: Mapping[str, Any], row: Fields, line: int, number: int) ->
         prompt = _ids_or_text("prompt", values.get("prompt"), MAX_PROMPT_CHARACTERS)
     _check_placeholder([turn.content for turn in messages or ()] if prompt is None else [prompt])
     completion, answer = _read_completion(values, answer, row)
-    if isinstance(prompt, tuple) and completion is None and answer is not None:
+    if isinstance(prompt, tuple) and answer is not None:
         raise SpecvizError(
-            "has an answer with tool calls behind token ids, where no chat template writes it: give the answer's ids"
+            "has an answer with reasoning or tool calls behind token ids, where no chat template writes it: give the "
+            "answer's ids"
         )
     if "sampled" in values and completion is None:
         raise SpecvizError(
