@@ -65,6 +65,8 @@ def _faults(subject: Subject, texts: Texts, readings: Sequence[Reading]) -> Iter
     else:
         families = prompts.families(draft, subject.target, texts.halves)
         yield from _padding(draft, [text for reading in readings for text in reading.texts])
+        yield prompts.shortened(1)
+        yield Undo("position", "what it proposed one token earlier", _take_earlier)
     for family in families:
         if family[0].kind in READ_KINDS:
             yield family[0]
@@ -91,6 +93,10 @@ def _padding(draft: LoadedModel, texts: Sequence[TextIds]) -> Iterator[Undo]:
 def _pad(reading: Reading, ids: Sequence[int]) -> Reading:
     padded = [TextIds([*ids, *text.prompt], text.ids) for text in reading.texts]
     return replace(reading, texts=padded)
+
+
+def _take_earlier(reading: Reading) -> Reading:
+    return replace(reading, places=reading.places + 1)
 
 
 class _Rounded(nn.Module):
@@ -141,15 +147,19 @@ def _along_model(
     subject: Subject, readings: Sequence[Reading], sample: TargetTexts
 ) -> Iterator[list[Ways]]:
     tokens = torch.tensor([token for text in sample.texts for token in text.ids])
+    ends = torch.from_numpy(sample.starts[1:])
     p = of_tokens(sample.p, tokens.to(sample.p.device)).cpu().numpy()
     for reading in readings:
         q = np.zeros(len(tokens))
         hit = np.zeros(len(tokens))
         model = replace(subject.draft, model=reading.module)
-        for _, rows, logits in sample.draft_rows(model, reading.texts):
-            own = tokens.to(rows.device)[rows]
+        for numbers, rows, logits in sample.draft_rows(model, reading.texts):
+            judged = rows + reading.places
+            is_inside = judged < ends.to(rows.device)[numbers]
+            judged, logits = judged[is_inside], logits[is_inside]
+            own = tokens.to(rows.device)[judged]
             probs = sample.sampling.probs(logits / reading.divided_by)
-            places = rows.cpu().numpy()
+            places = judged.cpu().numpy()
             q[places] = of_tokens(probs, own).cpu().numpy()
             hit[places] = (logits.argmax(-1) == own).cpu().numpy()
         keep = whatif.acceptance_chances(p, q)

@@ -39,7 +39,7 @@ class Reading:
     layers: tuple[int, ...] | None = None
     """The target's states that heads read, as in `Drafter.hidden_layers`; None: those of their files."""
     places: int = 0
-    """How many tokens earlier than usual each of these states is taken."""
+    """How many tokens earlier than usual each of these states is taken; of a draft model, what it proposes."""
     shift: int = 0
     """What is added to the positions of the tokens that heads have drafted."""
 

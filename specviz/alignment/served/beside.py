@@ -137,14 +137,17 @@ def _fitting(
 
 
 def finding_of(found: AsServed, k: int) -> Finding | None:
-    """The gap as a finding; None where the counters are within chance of either way, or between both."""
-    fewest = min(way.tokens_per_step for way in found.allowed)
+    """The gap as a finding; None where the counters are within chance of either way, or above both.
+
+    Counters between the two ways are a gap, too: an engine that drafts most likely tokens cannot get more of them.
+    """
     counted = found.counters.tokens_per_step
-    if any(way.fits for way in found.allowed) or counted > fewest:
+    above = [way.tokens_per_step for way in found.allowed if way.tokens_per_step > counted]
+    if not above or any(way.fits for way in found.allowed):
         return None
     words = f"The engine gets {counted:.2f} tokens per step where these files allow {allowed_words(found)} (K={k}, on "
     words += f"these texts). Look at {LOOK_AT}. {fault_words(found)}"
-    return Finding(found.draft, SERVED, words, {"served": counted, "allowed": fewest})
+    return Finding(found.draft, SERVED, words, {"served": counted, "allowed": min(above)})
 
 
 def allowed_words(found: AsServed) -> str:

@@ -25,8 +25,7 @@ def families(
     longest = max(len(text.prompt_ids) for text in texts)
     for size in WINDOWS:
         if size < longest:
-            cure = f"only the last {size:,} tokens of each prompt to read"
-            yield (_of_texts("long prompts", cure, partial(_shorten, size=size)),)
+            yield (shortened(size),)
     yield from _starts(draft, target, texts)
     forms = [[_prompt_forms(draft, target, text) for text in half] for half in halves]
     names: dict[Form, None] = {}  # an ordered set
@@ -35,6 +34,13 @@ def families(
             names |= dict.fromkeys(of_text)
     for kind, cure in names:
         yield (Undo(kind, cure, partial(_take_forms, forms=forms, name=(kind, cure))),)
+
+
+def shortened(size: int) -> Undo:
+    """The prompts without all but their last tokens."""
+    tokens = "token" if size == 1 else f"{size:,} tokens"
+    cure = f"only the last {tokens} of each prompt to read"
+    return _of_texts("long prompts", cure, partial(_shorten, size=size))
 
 
 def _of_texts(kind: str, cure: str, change: Callable[[TextIds], TextIds]) -> Undo:
