@@ -22,7 +22,7 @@ from specviz.alignment.job import MOST_DRAFTS
 from specviz.alignment.outputs import CSV_NAMES
 from specviz.alignment.summary import ENOUGH_PROMPTS
 from specviz.alignment.tables.totals import PATTERNS_SHOWN
-from specviz.alignment.types import DEPTHS
+from specviz.alignment.types import DEPTHS, WIDEST
 from specviz.analysis import rounds, theory
 from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
@@ -134,6 +134,7 @@ def claims():
         f"at most {api.MOST_PROVED} tokens",
         f"at most {api.MOST_PROMPTS} prompts",
         f"up to {MOST_DRAFTS}: …",
+        f"Where they are more than {WIDEST:.0%} apart".replace("%", " %"),
         f"read 1 to {DEPTHS} tokens after every position",
         f"the lab drafts {DEPTHS} tokens",
         f"on {probes.FEWEST_TEXTS} to {probes.NUM_TEXTS} texts of {probes.NUM_TOKENS} tokens",

@@ -133,7 +133,7 @@ def _answer_of(row: PromptRow, target: LoadedModel) -> str:
 
 
 def check_length(num_prompt: int, ids: Sequence[int] | None, name: str, limit: int) -> None:
-    """Refuses a text that is empty, or longer than the target of this name reads. ids: of the text behind the prompt."""
+    """Refuses a text that is empty, or longer than the target of this name reads. ids: of what follows the prompt."""
     if not num_prompt:
         raise SpecvizError("the prompt has no tokens")
     if ids is None:

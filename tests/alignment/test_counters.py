@@ -264,7 +264,8 @@ def test_a_sound_engine_fits_one_way_of_drafting(models, tmp_path, is_drawn):
     found = summary.as_served
     fits = {way.by_argmax: way.fits for way in found.allowed}
     assert fits == {False: is_drawn, True: not is_drawn}
-    assert not summary.drafts[0].findings and not found.faults
+    assert not summary.drafts[0].findings
+    assert not found.faults
     for way in found.allowed:
         mode = summary.drafts[0].by_argmax if way.by_argmax else summary.drafts[0]
         assert way.by_position == pytest.approx(mode.by_position, abs=1e-6)
@@ -293,7 +294,7 @@ def test_another_k_and_several_drafts_are_refused(tmp_path):
     with pytest.raises(SpecvizError, match="of up to 3 tokens, and the job has K=5: give --k 3"):
         job(tmp_path, HISTOGRAM, k=5)
     path = write(tmp_path, SHAPES["vLLM"])
-    with pytest.raises(SpecvizError, match="of one draft: name that one .got 2"):
+    with pytest.raises(SpecvizError, match=r"of one draft: name that one .got 2"):
         align(["a"], target="fable-target", draft=["fable-draft", "fable-draft-tiny"], k=3, served=path)
     with pytest.raises(SpecvizError, match="served must be the name of a file"):
         align(["a"], served=7)
@@ -306,5 +307,5 @@ def test_counters_are_part_of_the_job(tmp_path):
     counted = [row[0] for row in part.blocks[0].rows]
     assert "counted (vLLM, 100 steps)" in str(counted[0])
     assert len(counted) == 1 + len(summary.as_served.allowed) + len(summary.as_served.faults)
-    with pytest.raises(SpecvizError, match="holds another job .served was"):
+    with pytest.raises(SpecvizError, match=r"holds another job .served was"):
         job(tmp_path, [1, 2, 3, 4], out=out, max_new_tokens=8)

@@ -293,7 +293,7 @@ def test_a_slow_server_is_left(pair):
 
 
 def test_nobody_answers():
-    with pytest.raises(SpecvizError, match="127.0.0.1:9 cannot be reached"):
+    with pytest.raises(SpecvizError, match=r"127\.0\.0\.1:9 cannot be reached"):
         align(PROMPTS, target="http://127.0.0.1:9", draft="http://127.0.0.1:9")
 
 

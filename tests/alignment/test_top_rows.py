@@ -1,4 +1,4 @@
-"""Probabilities from the likeliest tokens alone, against whole rows: always inside their bounds, exact where they can be."""
+"""Probabilities from the likeliest tokens alone, against whole rows: inside their bounds, exact where they can be."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
-"""What an engine may do to a sound draft, each tried on the draft alone: which of it would give the counters it wrote?
+"""Tries on a draft alone what an engine may do to it by mistake, to see which of it would give the engine's counters.
 
-A fault changes what the draft reads or keeps, never its weights: a start token, another chat format, padding, positions,
-states of another layer, keys and values in few bits.
+A fault changes what the draft reads or stores, never its weights: a start token, another chat format, padding,
+positions, states of another layer, keys and values in few bits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ Steps = Array
 
 
 def try_faults(subject: Subject, texts: Texts, k: int) -> tuple[EngineFault, ...]:
-    """What each fault changes in the steps of the draft on these texts."""
+    """Tries each fault, returns what it changes in the steps of the draft on these texts."""
     readings = [
         Reading(subject.module, half, sample.texts) for half, sample in enumerate(texts.samples)
     ]
@@ -74,12 +74,12 @@ def _faults(subject: Subject, texts: Texts, readings: Sequence[Reading]) -> Iter
         for dtype in CACHES:
             name = str(dtype).removeprefix("torch.")
             yield on_module(
-                "cache", f"its keys and values kept as {name}", partial(_keep_in, dtype=dtype)
+                "cache", f"its keys and values stored as {name}", partial(_keep_in, dtype=dtype)
             )
 
 
 def _padding(draft: LoadedModel, texts: Sequence[TextIds]) -> Iterator[Undo]:
-    """Padding before each prompt that attention does not leave out."""
+    """The faults of padding before each prompt, which attention should leave out."""
     tokenizer = draft.tokenizer
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     pad = next(token for token in known if token is not None)
@@ -189,7 +189,7 @@ def _along_heads(
 
 
 def _change(before: Steps, after: Steps) -> Change:
-    """What differs between two sorts of steps over the same texts [texts, K + 1]."""
+    """The change from one sort of steps to another over the same texts [texts, K + 1]."""
     shares = [steps.sum(0)[1:] / max(steps[:, 0].sum(), 1e-9) for steps in (before, after)]
     residuals = []
     for steps, share in zip((before, after), shares, strict=True):

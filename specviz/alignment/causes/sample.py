@@ -60,7 +60,7 @@ class TargetTexts:
     def draft_rows(
         self, draft: LoadedModel, texts: Sequence[TextIds]
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """As `read_draft`, with the number of each row in p [R] instead of the target's p."""
+        """Reads the texts as `read_draft` does, with the number of each row in p [R] instead of the target's p."""
         device = self.p.device
         for numbers, places, logits in _read_rows(draft, texts):
             numbers = numbers.to(device)

@@ -1,4 +1,4 @@
-"""What an engine counted beside what the files of its draft allow on the same texts, and what may lie between."""
+"""Sets what an engine counted beside what its draft's files allow on the same texts, and says what may lie between."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -157,7 +157,7 @@ def allowed_words(found: AsServed) -> str:
 
 
 def fault_words(found: AsServed) -> str:
-    """Which faults would give these counters."""
+    """Says which faults would give these counters."""
     if not found.num_tried:
         return "What may lie between was not tried, as that needs the weights and texts enough."
     if not found.faults:
@@ -173,7 +173,7 @@ def fault_words(found: AsServed) -> str:
 
 
 def note_of(found: AsServed) -> Iterator[str]:
-    """What else is to be known of the counters, in sentences."""
+    """Says what else is to be known of the counters, in sentences."""
     counters = found.counters
     if counters.is_forged:
         yield (

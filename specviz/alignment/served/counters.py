@@ -1,4 +1,4 @@
-"""What an engine counted while it served: acceptance by position and tokens per step, from its logs, metrics or answers.
+"""Reads what an engine counted while it served: tokens per step and acceptance by position.
 
 Read are vLLM (requests, log, metrics, `vllm bench serve`), SGLang (requests, metrics), TensorRT-LLM
 (dflash_accept_stats), llama.cpp (timings, log) and AIPerf (profile_export.jsonl). Files are not trusted.
@@ -20,6 +20,7 @@ from specviz.errors import SpecvizError
 from specviz.trace.values import format_got
 
 MOST_BYTES = 256 << 20
+MOST_LINE = 4_000  # characters of a log's line
 MOST_NESTED = 8  # objects inside each other that are searched
 FORGED = re.compile(
     r"rejection_sample_method\W{1,6}synthetic|synthetic_acceptance|spec-decode-acceptance-length|SIMULATE_ACC_LEN"
@@ -198,7 +199,7 @@ def _add_histogram(source: str, histogram: Sequence[float], count: _Count, most:
 
 
 def _vllm_request(values: Mapping[str, Any], count: _Count) -> None:
-    """vLLM's metrics.speculative_decoding, and AIPerf's copy of it."""
+    """Adds vLLM's metrics.speculative_decoding."""
     most = _number(values, "num_spec_tokens", default=0.0)
     _add_histogram("vLLM", _numbers(values, "acceptance_histogram"), count, most)
 
@@ -212,7 +213,7 @@ def _aiperf(values: Mapping[str, Any], count: _Count) -> None:
 
 
 def _bench(values: Mapping[str, Any], count: _Count) -> None:
-    """The result file of `vllm bench serve`."""
+    """Adds the result file of `vllm bench serve`."""
     steps = _number(values, "spec_decode_num_drafts")
     rates = _numbers(values, "spec_decode_per_position_acceptance_rates")
     count.add(
@@ -224,7 +225,7 @@ def _bench(values: Mapping[str, Any], count: _Count) -> None:
 
 
 def _sglang(values: Mapping[str, Any], count: _Count) -> None:
-    """SGLang's meta_info, or the same fields in spec_tokens_details."""
+    """Adds SGLang's meta_info, or the same fields in spec_tokens_details."""
     steps = _number(values, "spec_verify_ct")
     if values.get("spec_correct_drafts_histogram"):
         histogram = _numbers(values, "spec_correct_drafts_histogram")
@@ -235,13 +236,13 @@ def _sglang(values: Mapping[str, Any], count: _Count) -> None:
 
 
 def _tensorrt(values: Mapping[str, Any], count: _Count) -> None:
-    """TensorRT-LLM's dflash_accept_stats_rank*.json."""
+    """Adds TensorRT-LLM's dflash_accept_stats_rank*.json."""
     most = _number(values, "max_draft_len", default=0.0)
     _add_histogram("TensorRT-LLM", _numbers(values, "accepted_draft_hist"), count, most)
 
 
 def _llama(values: Mapping[str, Any], count: _Count) -> None:
-    """llama.cpp's timings. Every step gives one token more than it accepts, so the steps follow."""
+    """Adds llama.cpp's timings. Every step gives one token more than it accepts, so the steps follow."""
     accepted = _number(values, "draft_n_accepted")
     steps = _number(values, "predicted_n") - accepted
     if steps < 0:
@@ -265,7 +266,8 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], _Count], None]] = {
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _LIST = r"([0-9., ]*[0-9])"
 _VLLM_LOG = re.compile(
-    rf"SpecDecoding metrics:.*?Accepted: {_NUMBER} tokens, Drafted: {_NUMBER} tokens, Per-position acceptance rate: {_LIST}"
+    rf"SpecDecoding metrics:.*?Accepted: {_NUMBER} tokens, Drafted: {_NUMBER} tokens, "
+    rf"Per-position acceptance rate: {_LIST}"
 )
 _LLAMA_LOG = re.compile(
     rf"draft acceptance = {_NUMBER} \( *{_NUMBER} accepted / *{_NUMBER} generated\)"
@@ -276,11 +278,13 @@ _POSITION = re.compile(r'position="(\d+)"')
 
 
 def _add_lines(text: str, count: _Count) -> None:
-    for found in _VLLM_LOG.finditer(text):
-        accepted, drafted = map(float, found.groups()[:2])
-        _add_rates("vLLM's log", accepted, drafted, found[3], count)
-    for found in _LLAMA_LOG.finditer(text):
-        _add_rates("llama.cpp's log", float(found[2]), float(found[3]), found[4], count)
+    for line in text.splitlines():
+        if len(line) > MOST_LINE:
+            continue
+        if found := _VLLM_LOG.search(line):
+            _add_rates("vLLM's log", float(found[1]), float(found[2]), found[3], count)
+        elif found := _LLAMA_LOG.search(line):
+            _add_rates("llama.cpp's log", float(found[2]), float(found[3]), found[4], count)
     if not count.source:
         _add_metrics(text, count)
 

@@ -71,7 +71,7 @@ class _VllmAnswer(msgspec.Struct):
 
 
 class Vllm:
-    """vLLM's server, and others that speak as it does."""
+    """The forms of vLLM's server, and of others that speak as it does."""
 
     path = "/v1/completions"
 
@@ -156,7 +156,7 @@ class _SglangAnswer(msgspec.Struct):
 
 
 class Sglang:
-    """SGLang's own interface."""
+    """The forms of SGLang's own interface."""
 
     path = "/generate"
 

@@ -87,7 +87,7 @@ class Endpoint:
         self._client.close()
 
     def identity(self, name: str, wanted: str) -> ModelIdentity:
-        """The model as a job knows it; its hash is of the address and of what the server says, as weights are not here."""
+        """The model as a job knows it. Its hash is of the address and of what the server says: weights are not here."""
         content = hashlib.sha256(repr(self._facts).encode()).hexdigest()[:16]
         return ModelIdentity(name, content, 0, SERVED, wanted)
 

@@ -1,4 +1,4 @@
-"""What a server tells of each place of a text: the likeliest tokens with their log-probabilities, and the token's own.
+"""Holds what a server tells of each place of a text: the likeliest tokens' log-probabilities, and the token's own.
 
 From this, probabilities follow at any sampling: exactly at temperature 1, and where a filter leaves only known tokens;
 else between two bounds, as what the other tokens add up to at another temperature is known only roughly.
@@ -98,7 +98,7 @@ class TopProbs:
 
 
 def probabilities(rows: TopRows, sampling: Sampling) -> TopProbs:
-    """The probabilities at a sampling: temperature, then top-k, then top-p, then min-p, as `Sampling.probs` has them."""
+    """The probabilities at a sampling: temperature, top-k, top-p, then min-p, as `Sampling.probs` has them."""
     best = rows.logprobs[:, :1]
     is_own = rows.ids == rows.tokens[:, None]
     is_named = is_own.any(1)
@@ -148,7 +148,7 @@ def _unnamed(rows: TopRows, is_named: Array, temperature: float) -> _Unnamed:
 def _filter(
     weights: Array, own_weight: Array, unnamed: _Unnamed, sampling: Sampling
 ) -> tuple[Array, Array, _Unnamed]:
-    """Which of the likeliest tokens surely stay and which may stay [N, n + 1], the text's own last; what else may."""
+    """Filters: which of the likeliest tokens surely stay, and which may [N, n + 1], the text's own last; what else may."""
     nothing = np.zeros_like(unnamed.low)
     every = np.concatenate([weights, own_weight[:, None]], axis=1)
     surely = every > 0
