@@ -148,7 +148,7 @@ def _unnamed(rows: TopRows, is_named: Array, temperature: float) -> _Unnamed:
 def _filter(
     weights: Array, own_weight: Array, unnamed: _Unnamed, sampling: Sampling
 ) -> tuple[Array, Array, _Unnamed]:
-    """Filters: which of the likeliest tokens surely stay, and which may [N, n + 1], the text's own last; what else may."""
+    """Filters: which of the likeliest tokens surely stay, which may [N, n + 1], the text's own last; what else may."""
     nothing = np.zeros_like(unnamed.low)
     every = np.concatenate([weights, own_weight[:, None]], axis=1)
     surely = every > 0
