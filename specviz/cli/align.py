@@ -403,7 +403,6 @@ def summary_text(summary: Summary) -> str:
         summary.note,
         "",
         *_verdicts(summary),
-        "",
         *_table(summary),
         "agreement: sum min(p, q), p = the target's probability, q = the draft's; the paper calls its mean alpha",
         *_served_lines(summary),
@@ -430,7 +429,7 @@ def _verdicts(summary: Summary) -> list[str]:
             lines.append(f"  next: {draft.next_step}")
     if summary.floors is not None:
         lines.append(floor_words(summary.floors))
-    return lines
+    return [*lines, ""] if lines else []
 
 
 def _table(summary: Summary) -> list[str]:

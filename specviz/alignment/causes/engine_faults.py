@@ -66,7 +66,7 @@ def _faults(subject: Subject, texts: Texts, readings: Sequence[Reading]) -> Iter
         families = prompts.families(draft, subject.target, texts.halves)
         yield from _padding(draft, [text for reading in readings for text in reading.texts])
         yield prompts.shortened(1)
-        yield Undo("position", "what it proposed one token earlier", _take_earlier)
+        yield Undo("position", "its proposals one token late", _propose_late)
     for family in families:
         if family[0].kind in READ_KINDS:
             yield family[0]
@@ -95,7 +95,7 @@ def _pad(reading: Reading, ids: Sequence[int]) -> Reading:
     return replace(reading, texts=padded)
 
 
-def _take_earlier(reading: Reading) -> Reading:
+def _propose_late(reading: Reading) -> Reading:
     return replace(reading, places=reading.places + 1)
 
 

@@ -7,7 +7,7 @@ from specviz.alignment.served.beside import WAYS, fault_words
 from specviz.alignment.summary import Interval, Summary
 from specviz.views import blocks
 from specviz.views.blocks import PageBlock
-from specviz.views.words import label, percent, reveal
+from specviz.views.words import percent, reveal
 
 LEAD = (
     "Tokens per step and acceptance by position, for the steps that draft: as an engine counted them, and as these "
@@ -50,7 +50,7 @@ def as_served(summary: Summary) -> list[PageBlock]:
         for fault in found.faults
     ]
     columns = {
-        "": lambda row: label(row.what),
+        "": lambda row: reveal(row.what),
         "tokens per step": lambda row: cells.number(row.tokens_per_step, "{:.2f}".format),
         "95 %": lambda row: _interval_words(row.interval),
         "steps that accept 1, 2, ... K tokens": lambda row: (

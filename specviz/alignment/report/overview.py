@@ -26,7 +26,6 @@ COLUMN_WORDS = (
     f"the paper calls it alpha. {KEPT_WORDS} So the two columns of agreement should be close. Intervals: 95 %, by "
     "Student's t over prompts; they are wide if prompts are few. Speedups are predicted from costs, not timed."
 )
-NO_WEIGHTS = "Faults in the draft's files were not looked for: its weights are not here."
 NOTHING_LOOKED_FOR = "Too few prompts to look for faults in the draft models."
 MOST_REASONS = 3
 TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed again differ as much
@@ -55,7 +54,8 @@ def overview(summary: Summary, *, no_costs: str = "") -> list[PageBlock]:
     for warning in summary.warnings:
         if not is_aside(warning):
             shown.append(blocks.VerdictBlock("unsure", reveal(warning)))
-    shown.append(blocks.WordsBlock(_faults_words(summary), small=True))
+    if not summary.is_remote:
+        shown.append(blocks.WordsBlock(_faults_words(summary), small=True))
     shown += _fastest_words(summary)
     shown.append(_drafts_table(summary))
     shown.append(blocks.WordsBlock(COLUMN_WORDS, small=True))
@@ -119,8 +119,6 @@ def _source_words(summary: Summary) -> Words:
 
 
 def _faults_words(summary: Summary) -> str:
-    if summary.is_remote:
-        return NO_WEIGHTS
     if not summary.looked_for:
         return NOTHING_LOOKED_FOR
     number = sum(len(draft.findings) for draft in summary.drafts)
