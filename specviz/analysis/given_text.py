@@ -116,6 +116,10 @@ def require_one_distribution(recorded: Trace) -> None:
     distributions = set()
     for step in recorded.steps:
         used = step.settings
+        if used.is_foreign:
+            raise SpecvizError(
+                "the run was recorded by another engine, without probabilities, so nothing is known about another K"
+            )
         if not used.lossless:
             raise SpecvizError(
                 f"the run used a lossy rule ({used.rule}), so its text is not the target's own; nothing exact can be "

@@ -32,7 +32,8 @@ from specviz.errors import CannotTell, SpecvizError
 from specviz.models.catalog import chats, default_pair
 from specviz.request import DEFAULT_K
 from specviz.settings import root_path, settings
-from specviz.trace import Event, Step, Trace, TraceWriter, load_trace
+from specviz.trace import Event, Step, Trace, TraceWriter
+from specviz.trace.dspark_dump import load_run
 from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
 
 if TYPE_CHECKING:
@@ -131,8 +132,14 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
-    words = "a trace saved by run or by the page, .jsonl or .jsonl.gz"
+    words = (
+        "a trace saved by run or by the page, or SGLang's record of DSpark's decisions; .gz or not"
+    )
     parser.add_argument("file", type=Path, help=words)
+    words = "the rid to show, of a record with several (default: the one with the most steps)"
+    parser.add_argument("--request", default="", metavar="RID", help=words)
+    words = "the model whose tokenizer names the tokens of a record; without it they are ids"
+    parser.add_argument("--target", metavar="NAME", help=words)
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
@@ -232,7 +239,12 @@ def _standard_input() -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
-    trace = load_trace(options.file)
+    spell = None
+    if options.target is not None:
+        from specviz.cli.models import token_text
+
+        spell = token_text(options.target).piece
+    trace = load_run(options.file, options.request, spell)
     colours = wants_colour(sys.stdout, os.environ)
     for event in trace.events():
         _print_event(event, colours)

@@ -16,9 +16,10 @@ from specviz.drafters.heads import KINDS, LoadedHeads, kind_of, load_heads
 from specviz.errors import SpecvizError
 from specviz.models import memory
 from specviz.models.catalog import HEADS, MODELS, CatalogHeads, resolve
-from specviz.models.files.hub import head_files
+from specviz.models.files.hub import find, head_files, ignore_progress
 from specviz.models.folder import ModelFolder
 from specviz.models.generation import asked_by, describe
+from specviz.models.gguf import fetch_model
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.models.proofs import read_proof
 from specviz.models.tokens import TokenText, differing_ids
@@ -29,6 +30,14 @@ from specviz.views.words import percent
 AWAY = "not on this machine"
 ASKING = "Generation settings in a model's files"
 MOST_NAMED = 6  # special tokens of a kind
+
+
+def token_text(name: str) -> TokenText:
+    """The tokenizer of a target, without its weights. Raises SpecvizError."""
+    folder, _ = fetch_model(
+        find(name, allow_any=True), may_download=True, on_progress=ignore_progress, weights=False
+    )
+    return TokenText(ModelFolder(folder, name).tokenizer())
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class Counters:
         self.num_graded_accepted = 0
         self.may_draft = False  # whether a step's method proposes tokens, found or not
         self.num_lossy = 0
+        self.num_foreign = 0  # steps of another engine, whose record does not tell the rule
         self.lossy_spans: list[list[int]] = []  # [first, last] of the steps under a lossy rule
         # The first of HALVES in which a target judged drafts under a lossless rule.
         self.rounds_in = ""
@@ -118,6 +119,9 @@ class Counters:
         verdict = grade_of(step)
         self.num_graded += verdict in (KEPT, REFUSED)
         self.num_graded_accepted += verdict == KEPT
+        if step.settings.is_foreign:
+            self.num_foreign += 1
+            return
         if step.settings.lossless:
             if step.settings.drafts and not self.rounds_in:
                 self.rounds_in = self._half

@@ -47,6 +47,7 @@ Reason = Literal["length", "eos", "stop", "context", "time", "stopped", "error"]
 STATUSES = get_args(Status)
 KINDS = get_args(Kind)
 Chance = Probability | None
+NOT_TOLD = Meta(description="null in the record of another engine that does not tell it")
 OF_DRAFT = Meta(description="the draft's own; missing: as the target's")
 Row = tuple[Count, Text, Probability, Chance, Chance, Chance, Chance]
 
@@ -148,19 +149,19 @@ class Settings(Record):
 
     k: Count
     k_policy: Name | None
-    temperature: Number
-    top_k: Count
-    top_p: Probability
+    temperature: Annotated[Number | None, NOT_TOLD]
+    top_k: Annotated[Count | None, NOT_TOLD]
+    top_p: Annotated[Probability | None, NOT_TOLD]
     method: Name
     params: Object
     rule: Name | None
-    lossless: bool
+    lossless: Annotated[bool | None, NOT_TOLD]
     draft_model: Name | None
     target: Name
     draft_temperature: Annotated[Number | None, OF_DRAFT] = None
     draft_top_k: Annotated[Count | None, OF_DRAFT] = None
     draft_top_p: Annotated[Probability | None, OF_DRAFT] = None
-    min_p: Probability = 0.0
+    min_p: Annotated[Probability | None, NOT_TOLD] = 0.0
     draft_min_p: Annotated[Probability | None, OF_DRAFT] = None
     by_time: Annotated[
         Items[Name] | None,
@@ -173,6 +174,11 @@ class Settings(Record):
     def distribution(self) -> tuple[str | float, ...]:
         """Everything that decides the target's distribution of a token, p."""
         return self.target, *(getattr(self, name) for name in RunSettings.SAMPLING)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another engine made the step, and its record tells no probability and no sampling."""
+        return self.lossless is None
 
     @property
     def drafts(self) -> bool:
@@ -190,7 +196,9 @@ class DraftToken(Token):
     status: Status
     p: Annotated[
         Probability | None,
-        Meta(description="the target's probability at the parent; null only for scratch"),
+        Meta(
+            description="the target's probability at the parent; null for scratch, and where lossless is null"
+        ),
     ]
     q: Annotated[
         Probability | None,
@@ -262,10 +270,13 @@ class Timing(Record):
 
 
 _DRAFTED = [status for status in STATUSES if status != "scratch"]
-NEEDS_P = {
+_HAS_P = {
     "if": {"properties": {"status": {"enum": _DRAFTED}}},
     "then": {"properties": {"p": {"type": "number"}}},
 }
+_TOLD = {"properties": {"settings": {"properties": {"lossless": {"type": "boolean"}}}}}
+NEEDS_P = {"if": _TOLD, "then": {"properties": {"draft": {"items": _HAS_P}}}}
+"""The schema of a step, beside its fields."""
 NEEDS_NODE = {
     "if": {"properties": {"kind": {"const": "accepted"}}},
     "then": {"properties": {"node": {"type": "integer"}}},
@@ -285,7 +296,7 @@ class Step(Record):
     changed: Items[Name]
     calls: PerModel
     fed: PerModel
-    draft: Items[Annotated[DraftToken, Meta(extra_json_schema=NEEDS_P)]]
+    draft: Items[DraftToken]
     emitted: Items[Annotated[EmittedToken, Meta(extra_json_schema=NEEDS_NODE)]]
     positions: Items[Position]
     timing: Timing
@@ -321,9 +332,9 @@ class Step(Record):
             require(parent < index, f"{path}.parent", f"must be an earlier node (got {parent})")
             depth = 1 if parent == ROOT else self.draft[parent].depth + 1
             require(token.depth == depth, f"{path}.depth", f"must be {depth} (got {token.depth})")
-            scratch_or_p = token.status == "scratch" or token.p is not None
+            needs_p = token.status != "scratch" and not self.settings.is_foreign
             problem = "must be a probability unless the token is scratch (got None)"
-            require(scratch_or_p, f"{path}.p", problem)
+            require(token.p is not None or not needs_p, f"{path}.p", problem)
             if token.status == "accepted":
                 problem = f"cannot be accepted beside node {path_end}"
                 require(parent == path_end, f"{path}.status", problem)

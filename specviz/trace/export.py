@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
 from specviz.trace import frames
+from specviz.trace.dspark_dump import load_run
 from specviz.trace.events import dump_event
-from specviz.trace.file import Trace, load_trace
+from specviz.trace.file import Trace
 from specviz.trace.shipped import shipped_runs, shipped_trace
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def find_trace(named: Trace | str | Path) -> Trace:
             f"trace must be a Trace, a file or the name of a recorded run (got {type(named).__name__})"
         )
     if os.path.exists(named):
-        return load_trace(named)
+        return load_run(named)
     if str(named) in shipped_runs():
         return shipped_trace(str(named))
     names = ", ".join(shipped_runs())

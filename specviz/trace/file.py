@@ -121,7 +121,9 @@ class Trace:
             return "<Trace: no step was made>"
         first = self.steps[0].settings
         draft = f", draft {first.draft_model!a:.80}" if first.draft_model else ""
-        asked = f"{first.method!a:.80}{draft}, K {first.k}, temperature {first.temperature:g}"
+        asked = f"{first.method!a:.80}{draft}, K {first.k}"
+        if first.temperature is not None:
+            asked += f", temperature {first.temperature:g}"
         statuses = [token.status for step in self.steps for token in step.draft]
         accepted = statuses.count("accepted")
         judged = accepted + statuses.count("rejected")

@@ -19,7 +19,7 @@ def are_of_one_prompt(left: Trace, right: Trace) -> bool:
     """Whether both runs continue the same tokens."""
     left_prompt = [_identity(token) for token in left.header.prompt.tokens]
     right_prompt = [_identity(token) for token in right.header.prompt.tokens]
-    return left_prompt == right_prompt
+    return left_prompt == right_prompt != []  # another engine's record holds no prompt
 
 
 def should_be_one_text(left: Trace, right: Trace) -> bool:

@@ -89,7 +89,7 @@ def _step_row(step: Step) -> dict[str, Any]:
     statuses = {status: drafted.count(status) for status in STATUSES}
     calls = {f"{model}_calls": number for model, number in step.calls.items()}
     fed = {f"{model}_fed": number for model, number in step.fed.items()}
-    return {
+    row = {
         **_fields(step, STEP_COLUMNS),
         **_fields(step.settings, STEP_COLUMNS),
         **_fields(step.timing, STEP_COLUMNS),
@@ -102,3 +102,6 @@ def _step_row(step: Step) -> dict[str, Any]:
         **calls,
         **fed,
     }
+    if step.settings.is_foreign:
+        row |= dict.fromkeys(("at_ms", *PHASES))
+    return row

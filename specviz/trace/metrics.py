@@ -17,6 +17,7 @@ ONE_PATH = "at most one path of a tree can be accepted, so a wider tree lowers t
 SIBLINGS = (
     "a tree tries several tokens for one place; see tokens per target call and acceptance by depth"
 )
+NOT_TIMED = "no time was measured"
 NOTHING_DRAFTED = "no token was drafted"
 GRADED = "the target judged whole reasoning steps, not single tokens; see reasoning steps accepted"
 MOST_SPANS = 3
@@ -156,7 +157,7 @@ def _scored_alpha(c: Counters) -> float:
 
 
 def _speed(c: Counters) -> float:
-    return _ratio(1000 * c.num_emitted, max(0.0, c.working_ms), "no time was measured")
+    return _ratio(1000 * c.num_emitted, max(0.0, c.working_ms), NOT_TIMED)
 
 
 def why_no_speedup(c: Counters) -> str:
@@ -188,6 +189,18 @@ def _speedup(c: Counters) -> float:
     if not 0 < low <= ratio <= high:
         raise Undefined("the interval that was measured does not hold the ratio")
     return ratio
+
+
+def _times(c: Counters) -> dict[str, float]:
+    if c.num_steps and not any(c.times_ms.values()):
+        raise Undefined(NOT_TIMED)
+    return dict(c.times_ms)
+
+
+def _lossy_steps(c: Counters) -> int:
+    if c.num_foreign:
+        raise Undefined("the record does not tell by which rule")
+    return c.num_lossy
 
 
 def _by_target(c: Counters) -> list[dict[str, Any]]:
@@ -289,7 +302,7 @@ METRICS: dict[str, Metric] = {
     "lossy_steps": Metric(
         "lossy steps",
         "steps under a rule that does not preserve the target's distribution",
-        lambda c: c.num_lossy,
+        _lossy_steps,
         "count",
         on_lossy=True,
     ),
@@ -360,7 +373,7 @@ METRICS: dict[str, Metric] = {
     "times_ms": Metric(
         "time by phase (ms)",
         "sums over all steps",
-        lambda c: dict(c.times_ms),
+        _times,
         "times",
         on_read=True,
     ),

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from specviz.trace.events import EVENTS, VERSION
+from specviz.trace.events import EVENTS, NEEDS_P, VERSION
 
 ABOUT = (
     "One line of a trace file. A file is one header, models before the first step and before each step that uses other "
@@ -18,6 +18,7 @@ def schema_text() -> str:
     _, definitions = msgspec.json.schema_components(EVENTS.values(), ref_template="#/$defs/{name}")
     for definition in definitions.values():
         definition["properties"].pop("extra", None)  # of the record, not of its JSON
+    definitions["Step"] |= NEEDS_P
     events = []
     for name, kind in EVENTS.items():
         condition = {"properties": {"event": {"const": name}}}

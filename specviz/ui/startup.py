@@ -25,7 +25,8 @@ from specviz.session.run import open_run
 from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
-from specviz.trace import Trace, load_trace
+from specviz.trace import Trace
+from specviz.trace.dspark_dump import load_run
 from specviz.trace.shipped import WELCOME, shipped_trace
 from specviz.ui.choices import Offer, make_offer
 from specviz.ui.page import build
@@ -127,7 +128,7 @@ def make_page(
         from specviz.session.gpu_worker import WorkerRun  # it needs the package of such a Space
 
         bench.open_in_worker = WorkerRun
-    shown = "" if opened is None else registry.keep(load_trace(opened)).increment()
+    shown = "" if opened is None else registry.keep(load_run(opened)).increment()
     demo = build(offer, registry, bench, shown=shown, welcome=welcome)
     return Page(demo, registry, bench, offer.first)
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from specviz.analysis.given_text import reader_of
 from specviz.errors import SpecvizError
 from specviz.session.run import Run, Status
-from specviz.trace import Event, Footer, Step, Trace, TraceError, read_trace
+from specviz.trace import Event, Footer, Step, Trace, TraceError
+from specviz.trace.dspark_dump import read_run
 from specviz.ui.measuring import Measurement
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import INCOMPLETE, Feed, show_state
@@ -203,7 +204,7 @@ def view_sent(content: bytes) -> View:
         raise TraceError("must wait: too many are being read here just now, try again", "the file")
     try:
         with _at_once:
-            return view_of(read_trace(content, max_cpu_s=MOST_CPU_S), max_cpu_s=MOST_SHOWN_CPU_S)
+            return view_of(read_run(content, max_cpu_s=MOST_CPU_S), max_cpu_s=MOST_SHOWN_CPU_S)
     finally:
         _waiting.release()
 

@@ -26,7 +26,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.palette import colour, palette
-from specviz.views.words import num_refused, title_of, why_nothing
+from specviz.views.words import headline, num_refused, title_of, why_nothing
 
 MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> (text before, text after, ANSI attribute)
     "underline": ("_", "_", "4"),
@@ -148,8 +148,10 @@ def _step(step: Step, mark: Mark) -> str:
         changes.append(f"{escape(name)} = {escape(str(value))}")
     if changes:
         lines.append(f"        now {', '.join(changes)}")
-    if not step.settings.lossless and (step.index == 0 or changes):
+    if step.settings.lossless is False and (step.index == 0 or changes):
         lines.append(f"        lossy: {escape(title_of(step.settings.rule or '', FACTS))}")
+    if step.settings.is_foreign and step.index == 0:
+        lines.append(f"        {''.join(headline(step.settings))}")
     nodes, num_others = most_telling(step)
     words = []
     for node in nodes:

@@ -55,6 +55,11 @@ VERDICTS = {  # kind of draft -> the words of a headline after K
 }
 ALONE = "as if the target had written alone"
 LOSSY = "This rule is lossy: the text is not distributed as if the target had written alone."
+FOREIGN = "Another engine drafted with K = "
+NOT_TOLD = (
+    ". Its record tells which were accepted, but no probabilities and no sampling, so nothing is said "
+    "of the text's distribution."
+)
 EXACT_AGAIN = "This rule is exact, but earlier steps were lossy."
 TYPED = "typed words"  # the method of a game in which a person drafts
 TYPIST = "You type up to "
@@ -227,6 +232,8 @@ def headline(settings: Settings, *, was_lossy: bool = False, rounding: str = "")
     if settings.k == 0 or not settings.drafts:
         earlier = " Earlier steps were lossy." if was_lossy and settings.lossless else ""
         return [f"No draft: the target model writes every token itself, one per pass.{earlier}"]
+    if settings.is_foreign:
+        return [FOREIGN, str(settings.k), NOT_TOLD]
     method = facts_of(settings.method).under(settings.params)
     proposer = TYPIST if settings.method == TYPED else method.proposer
     tokens = " token" if settings.k == 1 else " tokens"

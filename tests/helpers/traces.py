@@ -15,6 +15,8 @@ from dataclasses import replace
 
 from specviz import trace
 from specviz.trace import ROOT, round9
+from specviz.trace.dspark_dump import read_run
+from tests.helpers import dspark_dumps
 from tests.helpers.trace_walk import Distribution, Walk, entropy, one_hot, overlap, residual
 
 STORY = [
@@ -267,6 +269,11 @@ def long(num_steps: int = 200) -> trace.Trace:
     for index in range(num_steps):
         made.chain(4, index % 5)
     return made.score().finish()
+
+
+def foreign() -> trace.Trace:
+    """Another engine's record, without probabilities and without the sampling."""
+    return read_run(dspark_dumps.log())
 
 
 ALL = {

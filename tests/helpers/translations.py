@@ -118,5 +118,6 @@ SAID = {
     "the plan": said_by_plan,
     **{f"the opening of {name}": (lambda made=made: said_by_opening(made())) for name, made in RUNS.items()},
     **{f"the run {name}": (lambda made=made: said_by_run(made())) for name, made in RUNS.items()},
+    "the run of another engine": lambda: said_by_run(traces.foreign()),
 }
 """Where something is said -> all of it in English."""

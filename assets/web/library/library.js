@@ -152,7 +152,7 @@ class LibraryPanel {
     /** @type {Listed[]} */
     const recorded = (shipped || []).map((entry) => [`shipped:${entry.name}`, entry, [['Open', () => this.openShipped(entry.name)]]]);
     const note = [runs && !runs.isLasting && WORDS.passing, runs && !entries.length && WORDS.none].filter(Boolean).join(' ');
-    render(html`<p class="sv-library-note">A saved run (.jsonl or .jsonl.gz), also one that you drop on this page.</p>
+    render(html`<p class="sv-library-note">A saved run (.jsonl or .jsonl.gz) or SGLang's record of DSpark's decisions, also one that you drop on this page.</p>
       <div class="sv-library-said" role="status"><p>${said}</p>${undo && html`<button type="button" class="sv-library-press" onClick=${() => this.bringBack()}>Undo</button>`}</div>
       <${Group} title="Runs of this browser" note=${note} list=${own} shown=${shown} ticked=${ticked} tick=${tick} />
       <${Group} title="Recorded runs that come with specviz" note="" list=${recorded} shown=${shown} ticked=${ticked} tick=${tick} />

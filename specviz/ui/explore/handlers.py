@@ -504,7 +504,7 @@ def opening_of(
     def opening(data: Any) -> Opening | None:
         fields = as_fields(data)
         view = registry.get(fields.get("run"))
-        if view is None or not view.trace.steps:
+        if view is None or not view.trace.steps or view.trace.steps[0].settings.is_foreign:
             return None
         step = fields.get("step")
         if step is None:

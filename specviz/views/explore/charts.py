@@ -211,6 +211,8 @@ def _empty_calls() -> Chart:
 
 def _time_points(step: Step, _so_far: Figures) -> Chart:
     """Milliseconds of each phase, and the rest of the step's total without waiting."""
+    if step.settings.is_foreign:
+        return _append(step, step.index + 1, [[None]] * len(PHASES))
     timing = step.timing
     phases = [timing.draft_ms, timing.verify_ms, timing.accept_ms, timing.record_ms]
     phases.append(max(0.0, timing.working_ms - sum(phases)))

@@ -353,13 +353,17 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
     settings = step.settings
     target = models.target if models else None
     draft = models.draft_model if models else None
-    words = [("lossy" if lossy else "exact", promise(settings, lossy or rounding))]
+    words = []
+    if not settings.is_foreign:
+        words.append(("lossy" if lossy else "exact", promise(settings, lossy or rounding)))
     words.append(("target", model_words(settings.target, target)))
     if settings.draft_model:
         words.append(("draft", model_words(settings.draft_model, draft)))
     if not facts_of(settings.method).is_plain:
         words.append(("method", title_of(settings.method, METHODS)))
-    sampling = [f"temperature {settings.temperature:g}", *filter_words(settings)]
+    sampling = ["not recorded"]
+    if not settings.is_foreign:
+        sampling = [f"temperature {settings.temperature:g}", *filter_words(settings)]
     if draft_sampling := own_sampling(settings):
         sampling.append(draft_sampling)
     return [*words, ("sampling", ", ".join(sampling)), *_unused(models)]

@@ -107,6 +107,8 @@ def ref_of(token: EmittedToken) -> str:
 
 def looks(step: Step) -> dict[str, TokenLook]:
     """The look of each token of the step, by its draft node or "last"."""
+    if step.settings.is_foreign:
+        return _outcomes(step)
     shown: dict[str, TokenLook] = {}
     last = titles.last_token(step)
     for position in step.positions:
@@ -127,6 +129,19 @@ def looks(step: Step) -> dict[str, TokenLook]:
                 note=note,
                 siblings=(_siblings(step, node) if is_reached else ()) or UNSET,
             )
+    return shown
+
+
+def _outcomes(step: Step) -> dict[str, TokenLook]:
+    """The looks in a record without probabilities: what became of each token, and what the draft itself said."""
+    shown = {}
+    for node, token in enumerate(step.draft):
+        title, note = titles.outcome_words(step, node)
+        shown[str(node)] = TokenLook(status=token.status, view="words", title=title, note=note)
+    last = titles.last_token(step)
+    if last is not None:
+        title = titles.written_words(step, last)
+        shown[LAST] = TokenLook(status=last.kind, view="words", title=title)
     return shown
 
 

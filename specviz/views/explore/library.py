@@ -61,6 +61,7 @@ def _join(parts: Sequence[str]) -> str:
 def _title(trace: Trace, usual: Usual | None) -> str:
     """Method, draft, K, temperature, and whatever else is not as usual, with the changes made during the run."""
     parts = [
+        _record(trace.header),
         _list_values(trace, lambda settings: title_of(settings.method, METHODS)),
         _list_values(trace, lambda settings: label(settings.draft_model or "")),
         _list_values(trace, lambda settings: str(settings.k or ""), "K "),
@@ -75,6 +76,14 @@ def _title(trace: Trace, usual: Usual | None) -> str:
         parts.append(_list_values(trace, lambda settings: _params(settings, usual)))
     parts.append(_chat_options(trace.header))
     return _join(parts) or "No step was made"
+
+
+def _record(header: Header | None) -> str:
+    """The request of another engine's record that the steps belong to; empty for a run of specviz."""
+    if header is None or "record" not in header.environment:
+        return ""
+    words = label(str(header.environment["record"]))
+    return f"{words}, request {label(str(header.request.get('request')))}"
 
 
 def _rules(trace: Trace, usual: Usual | None) -> str:
@@ -119,7 +128,7 @@ def _list_values(
     trace: Trace, spell: Callable[[Settings], str], name: str = "", *, usual: str = ""
 ) -> str:
     """The values of one setting in the order of the steps: "K 4 → 8"; "" where all are `usual` or there is none."""
-    spelled = [spell(step.settings) for step in trace.steps]
+    spelled = [spell(step.settings) for step in trace.steps if not step.settings.is_foreign]
     values = [value for value, _ in groupby(spelled) if value]
     if not values or values == [usual]:
         return ""
@@ -139,7 +148,7 @@ def _beginning(header: Header | None) -> str:
     is_whole = len(text) <= most_read and shown == reveal(" ".join(words))
     if len(words) > MOST_WORDS or not is_whole:
         shown += " …"
-    return f"“{shown}”"
+    return f"“{shown}”" if shown else ""
 
 
 def _seed(header: Header | None) -> str:

@@ -58,7 +58,7 @@ def show_step(step: Step, counters: Counters) -> ShownStep:
         looks=looks(step),
         focus=focus(step),
         has_rejected=telling_rejection(step) is not None or num_refused(step) > 0,
-        drawless=not rule.uses_draw,
+        drawless=step.settings.is_foreign or not rule.uses_draw,
         whole=rule.judges_block,
         bar=StepBar(*counts, num_refused(step)),
         totals=_totals(step, counters),
@@ -113,7 +113,7 @@ def _cell(step: Step, node: int, rule: RuleFacts) -> LaneCell:
     if end_note(step, node):
         more["behind_end"] = True
         say += SPOKEN_CELL["behind the end"]
-    if token.is_judged:
+    if token.is_judged and token.accept_prob is not None:
         chance = token.accept_prob or 0.0
         more["fill"] = shorten(100 * chance, 1)
         if rule.uses_draw:

@@ -55,6 +55,13 @@ SENTENCES = {  # parts of them: "{name}" stands for a number, "[name]" for a tok
     "drawn": ", drawn from the target's own probabilities, where it has {share}.",
     "hatched": "[token] was resampled from the hatched parts; it makes up {share} of them.",
     "most likely": "[token] is the target's most likely token here.",
+    "not checked": "The draft wrote [token]. The target was to check {checked} of this draft: not judged.",
+    "was accepted": "[token] was accepted. No probabilities are recorded.",
+    "was rejected": "[token] was rejected, and the target wrote [emitted]. No probabilities are recorded.",
+    "sure": "The draft's confidence that it is accepted, if all before it are: {sure}.",
+    "foreign resampled": "After [rejected] was rejected, the target wrote [token].",
+    "foreign bonus": "All tokens that were checked were accepted, and the same pass gave one more: [token].",
+    "foreign plain": "No drafted token was sent to the target: it wrote [token] itself.",
     "behind the end": "The text had already ended, so this token is not part of it.",
 }
 GRADED = "The target graded the whole reasoning step, not single tokens; "
@@ -171,6 +178,34 @@ def ignored_words(step: Step, token: DraftToken) -> tuple[Sentence, Sentence]:
         return say(f"{wrote}, but the text took another branch: not judged.{gives}", **values), []
     values["rejected"] = quote(step.draft[node])
     return say(wrote + SENTENCES["behind"] + gives, **values), [SENTENCES["dropped"]]
+
+
+def outcome_words(step: Step, node: int) -> tuple[Sentence, Sentence]:
+    """What became of a drafted token in a record without probabilities, and how sure the draft was of it."""
+    token = step.draft[node]
+    checked = step.evidence.get("checked")
+    values = {"token": quote(token), "checked": str(checked)}
+    if token.status == "ignored" and type(checked) is int and node >= checked:
+        title, note = say(SENTENCES["not checked"], **values), []
+    elif token.status == "ignored":
+        title, note = ignored_words(step, token)
+    else:
+        last = last_token(step)
+        values["emitted"] = "" if last is None else quote(last)
+        title, note = say(SENTENCES[f"was {token.status}"], **values), []
+    confidence = step.evidence.get("confidence")
+    if isinstance(confidence, list) and len(confidence) == len(step.draft):
+        sure = confidence[node]
+        if isinstance(sure, float) and 0 <= sure <= 1:
+            note = join([note, say(SENTENCES["sure"], sure=percent(sure))])
+    return title, note
+
+
+def written_words(step: Step, last: EmittedToken) -> Sentence:
+    """The sentence for the target's own token in a record without probabilities."""
+    rejected = last_rejected(step)
+    values = {"token": quote(last), "rejected": "" if rejected is None else quote(rejected)}
+    return say(SENTENCES[f"foreign {last.kind}"], **values)
 
 
 def drawn_title(step: Step, last: EmittedToken, share: float) -> Sentence:
