@@ -33,7 +33,7 @@ from specviz.models.catalog import chats, default_pair
 from specviz.request import DEFAULT_K
 from specviz.settings import root_path, settings
 from specviz.trace import Event, Step, Trace, TraceWriter
-from specviz.trace.dspark_dump import load_run
+from specviz.trace.engines.dspark import load_run
 from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.errors import SpecvizError
 from specviz.trace import frames
-from specviz.trace.dspark_dump import load_run
+from specviz.trace.engines.dspark import load_run
 from specviz.trace.events import dump_event
 from specviz.trace.file import Trace
 from specviz.trace.shipped import shipped_runs, shipped_trace

@@ -26,7 +26,7 @@ from specviz.session.setup import models_named
 from specviz.session.workbench import Workbench, workbench
 from specviz.settings import settings
 from specviz.trace import Trace
-from specviz.trace.dspark_dump import load_run
+from specviz.trace.engines.dspark import load_run
 from specviz.trace.shipped import WELCOME, shipped_trace
 from specviz.ui.choices import Offer, make_offer
 from specviz.ui.page import build

@@ -16,7 +16,7 @@ from specviz.analysis.given_text import reader_of
 from specviz.errors import SpecvizError
 from specviz.session.run import Run, Status
 from specviz.trace import Event, Footer, Step, Trace, TraceError
-from specviz.trace.dspark_dump import read_run
+from specviz.trace.engines.dspark import read_run
 from specviz.ui.measuring import Measurement
 from specviz.views.compare.side_by_side_player import comparison_words
 from specviz.views.explore.feed import INCOMPLETE, Feed, show_state

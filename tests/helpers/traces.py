@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from specviz import trace
 from specviz.trace import ROOT, round9
-from specviz.trace.dspark_dump import read_run
+from specviz.trace.engines.dspark import read_run
 from tests.helpers import dspark_dumps
 from tests.helpers.trace_walk import Distribution, Walk, entropy, one_hot, overlap, residual
 

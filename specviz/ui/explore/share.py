@@ -161,6 +161,8 @@ def link_to(trace: Trace, selection: Place | None, offer: Offer) -> Link:
     """A link to the run as it was asked for. Raises SpecvizError if that cannot be made here or by others."""
     if trace.header is None:
         raise SpecvizError("it has not begun yet")
+    if any(step.settings.is_foreign for step in trace.steps):
+        raise SpecvizError("another engine made it, and its request is not recorded")
     request = complete(Request.from_dict({**trace.header.request, "time_limit_s": None}))
     refuse_unoffered(offer, request)
     for name in _unknown_models(offer, request):

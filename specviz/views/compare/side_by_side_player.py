@@ -123,7 +123,7 @@ def difference_words(left: Trace, right: Trace, titles: tuple[str, str]) -> Sent
     """The sentence that says where the two texts first differ, or that they do not."""
     if not are_of_one_prompt(left, right):
         return [
-            "The two runs have different prompts, so their texts cannot be compared token by token."
+            "The two runs have different prompts, or one has none, so their texts cannot be compared token by token."
         ]
     place = first_difference(left, right)
     if place is None:

@@ -83,7 +83,7 @@ def _record(header: Header | None) -> str:
     if header is None or "record" not in header.environment:
         return ""
     words = label(str(header.environment["record"]))
-    return f"{words}, request {label(str(header.request.get('request')))}"
+    return f"{words}, request {label(str(header.environment.get('request')))}"
 
 
 def _rules(trace: Trace, usual: Usual | None) -> str:

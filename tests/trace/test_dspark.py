@@ -12,7 +12,7 @@ from specviz.cli.main import main
 from specviz.errors import SpecvizError
 from specviz.trace import TraceError, load_trace, read_trace
 from specviz.trace import export as exports
-from specviz.trace.dspark_dump import load_run, read_run
+from specviz.trace.engines.dspark import load_run, read_run
 from specviz.trace.first_difference import are_of_one_prompt
 from specviz.trace.metrics import metrics
 from specviz.trace.schema import schema_text
@@ -42,7 +42,7 @@ def shown(trace):
 def test_every_form_gives_the_same_trace(form):
     trace = read_run(form())
     assert trace == read_run(gzip.compress(form())) == traces.foreign()
-    assert trace.header.request["request"] == A
+    assert trace.header.environment["request"] == A
     assert [step.context_length for step in trace.steps] == [101, 103, 105]
     assert [[token.id for token in step.draft] for step in trace.steps] == [[11, 12, 13], [14, 15, 16], [17, 18, 19]]
     statuses = [[token.status for token in step.draft] for step in trace.steps]
@@ -245,7 +245,7 @@ def test_a_request_of_more_steps_than_allowed_is_refused():
 
 
 def test_a_record_that_takes_too_much_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("specviz.trace.dspark_dump.MAX_HELD_BYTES", 1_000)
+    monkeypatch.setattr("specviz.trace.engines.dspark.MAX_HELD_BYTES", 1_000)
     for form in FORMS.values():
         with pytest.raises(TraceError, match="of memory"):
             read_run(form())

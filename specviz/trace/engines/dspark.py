@@ -14,6 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
+from specviz.request import RunSettings
 from specviz.trace.events import (
     ROOT,
     DraftToken,
@@ -40,8 +41,14 @@ from specviz.trace.values import Count, Items, Name, Probability, TraceError, re
 
 LINE = b"DSPARK_DEBUG_MAIN_OUTPUT="
 RECORD = (b'"dspark_info_record"', b'"verify_num_draft_tokens"')
-METHOD = "dspark"
 NOT_KNOWN = "not recorded"
+_NO_NUMBERS = dict.fromkeys(("p", "q", "p_judged", "accept_prob", "u"))
+_SETTINGS = {
+    **dict.fromkeys(("k_policy", *RunSettings.SAMPLING, "rule", "lossless", "draft_model")),
+    "method": "dspark",
+    "params": {},
+    "target": NOT_KNOWN,
+}
 COMPACT = "compact"  # the mode in which the target reads no more than is checked
 Size = Annotated[int, Meta(ge=1, le=1_024)]
 MOST_NAMED = 10  # requests in an error
@@ -235,10 +242,13 @@ def _as_trace(
         )
     chosen = by_request[request]
     require(len(chosen) <= max_steps, "", f"the request has more than {max_steps:,} steps")
-    told = {"record": "SGLang, DSpark's decisions", "requests": len(by_request)}
+    told = {
+        "record": "SGLang, DSpark's decisions",
+        "request": request,
+        "requests": len(by_request),
+    }
     info = ModelInfo(NOT_KNOWN, None, None, None, None, None, None, None)
-    asked = {"method": METHOD, "request": request}
-    trace = Trace([Header(1, "", "", asked, told, Prompt("", ())), Models(0, info, None)])
+    trace = Trace([Header(1, "", "", {}, told, Prompt("", ())), Models(0, info, None)])
     behind = chosen[0][2].before
     for index, (gamma, mode, decision) in enumerate(chosen):
         problem = f"request {request!r:.100}: step {index + 1:,} begins behind {decision.before:,} tokens, but the one "
@@ -255,32 +265,16 @@ def _step(index: int, gamma: int, mode: str, decision: Decision, spell: Spell) -
     draft = []
     emitted = []
     for node, token in enumerate(decision.draft_tokens):
-        text, halves = spell(token)
-        status = "ignored"
+        text = spell(token)
+        status = "rejected" if node == num_accepted and node < num_checked else "ignored"
         if node < num_accepted:
             status = "accepted"
-            kept = EmittedToken(token, text, halves, node=node, kind="accepted", p=None, q=None)
-            emitted.append(kept)
-        elif node < num_checked and node == num_accepted:
-            status = "rejected"
-        drafted = DraftToken(
-            token,
-            text,
-            halves,
-            parent=node + ROOT,
-            depth=node + 1,
-            status=status,
-            p=None,
-            q=None,
-            p_judged=None,
-            accept_prob=None,
-            u=None,
-        )
-        draft.append(drafted)
+            emitted.append(EmittedToken(token, *text, node=node, kind=status, p=None, q=None))
+        place = {"parent": node + ROOT, "depth": node + 1, "status": status}
+        draft.append(DraftToken(token, *text, **place, **_NO_NUMBERS))
     kind = "resampled" if num_accepted < num_checked else "bonus" if num_checked else "plain"
-    last = EmittedToken(
-        decision.bonus_token, *spell(decision.bonus_token), node=None, kind=kind, p=None, q=None
-    )
+    token = decision.bonus_token
+    emitted.append(EmittedToken(token, *spell(token), node=None, kind=kind, p=None, q=None))
     evidence = {"checked": num_checked}
     if decision.confidence is not None:
         evidence["confidence"] = list(decision.confidence)
@@ -289,25 +283,12 @@ def _step(index: int, gamma: int, mode: str, decision: Decision, spell: Spell) -
         at_ms=0,
         context_length=decision.before + 1,
         truncated=0,
-        settings=Settings(
-            k=gamma,
-            k_policy=None,
-            temperature=None,
-            top_k=None,
-            top_p=None,
-            method=METHOD,
-            params={},
-            rule=None,
-            lossless=None,
-            draft_model=None,
-            target=NOT_KNOWN,
-            min_p=None,
-        ),
+        settings=Settings(k=gamma, **_SETTINGS),
         changed=(),
         calls={"target": 1, "draft": 1},
         fed={"target": decision.verify_len if mode == COMPACT else gamma + 1, "draft": gamma},
         draft=tuple(draft),
-        emitted=(*emitted, last),
+        emitted=tuple(emitted),
         positions=(),
         timing=Timing(0, 0, 0, 0, 0, 0),
         evidence=evidence,
