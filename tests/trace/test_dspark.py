@@ -2,6 +2,7 @@
 
 import copy
 import gzip
+import html
 import json
 
 import pytest
@@ -102,7 +103,11 @@ def test_the_page_says_no_more_than_the_record():
     message = Feed.from_trace(traces.foreign(), "run").since(0)
     text = "".join(message.steps[0].sentence)
     assert "no probabilities and no sampling" in text
-    assert dict(message.steps[0].context) == {"target": "not recorded", "method": "dspark", "sampling": "not recorded"}
+    assert dict(message.steps[0].context) == {
+        "target": "not recorded",
+        "method": "dspark",
+        "sampling": "sampling not recorded",
+    }
     for step in message.steps:
         assert step.drawless
         assert {look.view for look in step.looks.values()} == {"words"}
@@ -164,7 +169,9 @@ def test_the_page_the_shell_and_exports_open_it(form, tmp_path, capsys):
     file = tmp_path / "record"
     file.write_bytes(form())
     assert view_sent(form()).trace == load_run(file) == exports.find_trace(file) == traces.foreign()
-    assert "#14" in stage_page(traces.foreign(), charts=True)
+    page = stage_page(traces.foreign(), charts=True)
+    assert "read from another engine's record (SGLang, DSpark's decisions)" in html.unescape(page)
+    assert "recorded by specviz" not in page
     assert main(["show", str(file)]) == 0
     printed = capsys.readouterr()
     assert "Another engine drafted with K = 3." in printed.out

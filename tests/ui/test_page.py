@@ -1135,6 +1135,11 @@ def test_the_opening_of_a_step_that_is_not_there_is_nothing(registry, pool, step
     assert beats(registry, pool)({"run": "x" * 32, "step": 0}) is None
 
 
+def test_the_opening_tells_nothing_of_another_engines_steps(registry, pool):
+    view = registry.keep(traces.foreign())
+    assert beats(registry, pool)({"run": view.id, "step": 0}) is None
+
+
 def test_every_k_is_told_of_a_known_run_that_is_over(registry):
     view, unended = (
         registry.show(view_of(shipped_trace("greedy")), "one"),

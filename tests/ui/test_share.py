@@ -523,3 +523,8 @@ def test_the_link_of_a_recorded_run_fills_in_what_it_was_made_with(pool, form, n
     assert {name: value for name, value in own.items() if not isinstance(value, list) and value} == {
         name: value for name, value in header["params"].items() if value and not isinstance(own[name], list)
     }
+
+
+def test_no_link_leads_to_another_engines_run():
+    with pytest.raises(SpecvizError, match="another engine made it, and its request is not recorded"):
+        share.link_to(traces.foreign(), None, tiny_server.tiny_offer())

@@ -361,7 +361,7 @@ def _context(step: Step, models: Models | None, lossy: str, rounding: str) -> li
         words.append(("draft", model_words(settings.draft_model, draft)))
     if not facts_of(settings.method).is_plain:
         words.append(("method", title_of(settings.method, METHODS)))
-    sampling = ["not recorded"]
+    sampling = ["sampling not recorded"]
     if not settings.is_foreign:
         sampling = [f"temperature {settings.temperature:g}", *filter_words(settings)]
     if draft_sampling := own_sampling(settings):

@@ -287,7 +287,7 @@ class ShownStep(PageRecord, kw_only=True):
     looks: Mapping[str, TokenLook]  # by ref
     focus: str  # the ref of the token that says most
     has_rejected: bool
-    drawless: bool  # the rule uses no random draw
+    drawless: bool  # no random draw is used, or none recorded
     whole: bool  # the rule judges the draft as a whole
     bar: StepBar
     totals: StepTotals

@@ -115,10 +115,14 @@ def _title(trace: Trace) -> str:
 
 
 def _words(trace: Trace, unended: str) -> str:
-    version = reveal(trace.header.specviz[:MOST_WORD])
-    created = reveal(trace.header.created[:MOST_WORD])
+    header = trace.header
+    if record := header.environment.get("record"):
+        origin = f"read from another engine's record ({reveal(str(record)[:MOST_WORD])})"
+    else:
+        version = reveal(header.specviz[:MOST_WORD])
+        origin = f"recorded by specviz {version} ({reveal(header.created[:MOST_WORD])})"
     lead = f"{unended.capitalize()}. " if trace.footer is None else ""
     return (
-        f"{lead}A run of speculative decoding, recorded by specviz {version} ({created}), "
+        f"{lead}A run of speculative decoding, {origin}, "
         f"written by specviz {__version__}. Everything is in this file: it needs no network."
     )
