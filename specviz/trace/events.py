@@ -313,6 +313,10 @@ class Step(Record):
 
     def check(self) -> None:
         """Checks that nodes follow their parents, and that the accepted ones form the path of the emitted tokens."""
+        for name in RunSettings.SAMPLING:
+            is_told = getattr(self.settings, name) is not None
+            problem = "must be null exactly where lossless is"
+            require(is_told is not self.settings.is_foreign, f"settings.{name}", problem)
         self._check_draft()
         self._check_emitted()
         num_nodes = len(self.draft)

@@ -75,6 +75,7 @@ def test_counts_follow_from_the_record():
 def test_a_tokenizer_names_the_tokens():
     trace = read_run(dspark_dumps.log(), spell=lambda token: (chr(96 + token), None))
     assert trace.text == "kgnij"
+    assert read_run(dspark_dumps.log(), spell=lambda token: ("", None)).text == traces.foreign().text
 
 
 def test_what_other_versions_add_is_left_out():
@@ -159,6 +160,29 @@ def test_nothing_is_said_of_another_k():
 
 def test_two_records_are_not_said_to_have_one_prompt():
     assert not are_of_one_prompt(traces.foreign(), traces.foreign())
+
+
+@pytest.mark.parametrize(
+    ("make", "setting", "value"),
+    [(traces.foreign, "temperature", 1.0), (traces.foreign, "lossless", True), (traces.chain, "top_k", None)],
+)
+def test_a_file_that_tells_half_of_the_sampling_is_refused(make, setting, value):
+    events = traces.events_of(make())
+    next(event for event in events if event["event"] == "step")["settings"][setting] = value
+    with pytest.raises(TraceError, match="must be null exactly where lossless is"):
+        traces.read_events(events)
+
+
+def test_a_file_with_other_evidence_and_scratch_nodes_is_shown_without_them():
+    events = traces.events_of(traces.foreign())
+    first, second, third = (event for event in events if event["event"] == "step")
+    first["evidence"] = {"checked": "x", "confidence": [0.5]}
+    second["evidence"] = {"confidence": ["0.5", True, 7]}
+    third["draft"][2]["status"] = "scratch"
+    steps = shown(traces.read_events(events))
+    assert ["".join(look.note or []) for look in steps[0].looks.values()] == ["", "", "", ""]
+    assert not any("confidence" in "".join(look.note or []) for look in steps[1].looks.values())
+    assert [*steps[2].looks] == ["0", "1", "last"]
 
 
 # ---- where it is opened ----------------------------------------------------------------------------------------------

@@ -155,15 +155,17 @@ def read_run(
     if b'"event"' not in head:
         whole = b"".join([head, *pieces])
         if any(mark in whole for mark in (LINE, *RECORD)):
-            return _as_trace([*_decisions(whole)], request, spell or _as_id, max_steps)
+            return _as_trace([*_decisions(whole)], request, spell, max_steps)
     if request:
         raise TraceError("holds one run and no requests to choose from", "the file")
     limits = {"max_bytes": max_bytes, "max_unpacked": max_unpacked, "max_steps": max_steps}
     return read_trace(content, **limits, max_cpu_s=max_cpu_s)
 
 
-def _as_id(token: int) -> tuple[str, None]:
-    return f" #{token}", None
+def _text_of(token: int, spell: Spell | None) -> tuple[str, str | None]:
+    """The tokenizer's text, or the id where there is none."""
+    text = ("", None) if spell is None else spell(token)
+    return text if any(text) else (f" #{token}", None)
 
 
 def _decisions(content: bytes) -> Iterator[tuple[int, str, Decision]]:
@@ -223,7 +225,7 @@ def _parse(text: bytes, kind: type[Json], held: int) -> Json:
 
 
 def _as_trace(
-    decisions: list[tuple[int, str, Decision]], request: str, spell: Spell, max_steps: int
+    decisions: list[tuple[int, str, Decision]], request: str, spell: Spell | None, max_steps: int
 ) -> Trace:
     """The steps of one request as a trace."""
     by_request: dict[str, list[tuple[int, str, Decision]]] = {}
@@ -259,13 +261,13 @@ def _as_trace(
     return trace
 
 
-def _step(index: int, gamma: int, mode: str, decision: Decision, spell: Spell) -> Step:
+def _step(index: int, gamma: int, mode: str, decision: Decision, spell: Spell | None) -> Step:
     num_accepted = decision.correct_drafts
     num_checked = decision.verify_len - 1
     draft = []
     emitted = []
     for node, token in enumerate(decision.draft_tokens):
-        text = spell(token)
+        text = _text_of(token, spell)
         status = "rejected" if node == num_accepted and node < num_checked else "ignored"
         if node < num_accepted:
             status = "accepted"
@@ -274,7 +276,9 @@ def _step(index: int, gamma: int, mode: str, decision: Decision, spell: Spell) -
         draft.append(DraftToken(token, *text, **place, **_NO_NUMBERS))
     kind = "resampled" if num_accepted < num_checked else "bonus" if num_checked else "plain"
     token = decision.bonus_token
-    emitted.append(EmittedToken(token, *spell(token), node=None, kind=kind, p=None, q=None))
+    emitted.append(
+        EmittedToken(token, *_text_of(token, spell), node=None, kind=kind, p=None, q=None)
+    )
     evidence = {"checked": num_checked}
     if decision.confidence is not None:
         evidence["confidence"] = list(decision.confidence)

@@ -504,12 +504,14 @@ def opening_of(
     def opening(data: Any) -> Opening | None:
         fields = as_fields(data)
         view = registry.get(fields.get("run"))
-        if view is None or not view.trace.steps or view.trace.steps[0].settings.is_foreign:
+        if view is None or not view.trace.steps:
             return None
         step = fields.get("step")
         if step is None:
             step = telling_step(view.trace)
         if type(step) is not int or not 0 <= step < len(view.trace.steps):
+            return None
+        if view.trace.steps[step].settings.is_foreign:
             return None
         return tell(view.trace, step, *_run_offered(view.trace, offer, bench))
 

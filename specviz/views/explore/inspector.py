@@ -136,8 +136,9 @@ def _outcomes(step: Step) -> dict[str, TokenLook]:
     """The looks in a record without probabilities: what became of each token, and what the draft itself said."""
     shown = {}
     for node, token in enumerate(step.draft):
-        title, note = titles.outcome_words(step, node)
-        shown[str(node)] = TokenLook(status=token.status, view="words", title=title, note=note)
+        if token.status != "scratch":
+            title, note = titles.outcome_words(step, node)
+            shown[str(node)] = TokenLook(status=token.status, view="words", title=title, note=note)
     last = titles.last_token(step)
     if last is not None:
         title = titles.written_words(step, last)

@@ -196,8 +196,8 @@ def outcome_words(step: Step, node: int) -> tuple[Sentence, Sentence]:
     confidence = step.evidence.get("confidence")
     if isinstance(confidence, list) and len(confidence) == len(step.draft):
         sure = confidence[node]
-        if isinstance(sure, float) and 0 <= sure <= 1:
-            note = join([note, say(SENTENCES["sure"], sure=percent(sure))])
+        if type(sure) in (int, float) and (words := share_words(sure)):
+            note = join([note, say(SENTENCES["sure"], sure=words)])
     return title, note
 
 
