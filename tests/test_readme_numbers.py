@@ -23,7 +23,7 @@ from specviz.alignment.outputs import CSV_NAMES
 from specviz.alignment.summary import ENOUGH_PROMPTS
 from specviz.alignment.tables.totals import PATTERNS_SHOWN
 from specviz.alignment.types import DEPTHS, WIDEST
-from specviz.analysis import rounds, theory
+from specviz.analysis import rounds, theory, trainers, whatif
 from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
 from specviz.bench.speed import ROUNDS
@@ -104,6 +104,8 @@ def claims():
     first_unsafe = ".".join(map(str, replays.UNSAFE_SINCE))
     drafted, draft_ms, check_ms, accepted = example = [value for _, value in FIELDS.values()]
     return [
+        f"D from k to {whatif.MOST_K}",
+        f"A row has to add up to 1 within {trainers.ROUNDING}",
         f"{NAMES[rounds.FEWEST]} prompts or more is {rounds.NEAR - 1:.0%} away from 1 and beyond chance: two equal "
         f"setups are called different in at most {rounds.LEVEL:.0%} of races".replace("%", " %"),
         f'suspicious in at most 1 of {1 / SUSPICION:,.0f} checks and "differs" in 1 of a million',
