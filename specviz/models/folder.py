@@ -38,9 +38,10 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from specviz.decoding.device import is_out_of_memory
 from specviz.errors import SpecvizError
 from specviz.models import catalog, quantisation
+from specviz.models.files.checkpoint import read_named
 from specviz.models.files.config_values import check_values
 from specviz.models.files.draft_formats import format_of
-from specviz.models.files.hub import check_files, weight_files
+from specviz.models.files.hub import check_files, files_with, weight_files
 from specviz.models.files.meta_build import build_without_numbers
 from specviz.models.files.small_files import check_small_files, small_files
 from specviz.models.files.trial import check_by_trial
@@ -136,14 +137,18 @@ class ModelFolder:
         self._explain(lambda: check_values(values, self._name), _CONFIG)
         return values
 
-    def config(self) -> PreTrainedConfig:
-        """The configuration. Raises SpecvizError for a kind of model that specviz cannot run."""
-        quantisation.check_checkpoint(self._values, self._name, self._folder)
+    def config(self, *, is_run: bool = True) -> PreTrainedConfig:
+        """The configuration. Raises SpecvizError for a kind of model that specviz cannot run.
+
+        is_run: whether the model's layers will run. Without them, it does not matter how they are stored and cached.
+        """
+        if is_run:
+            quantisation.check_checkpoint(self._values, self._name, self._folder)
         config = self._explain(
             lambda: AutoConfig.from_pretrained(self._folder, **_NO_CODE), _CONFIG
         )
         check_window(config, self._name)
-        check_kind(config, _class_for(config), self._name)
+        check_kind(config, _class_for(config), self._name, drops_rows=is_run)
         return config
 
     def num_parameters(self) -> int:
@@ -194,6 +199,30 @@ class ModelFolder:
         if "device_map" in options:
             return model
         return self._explain(lambda: _move_to(model, next(iter(room))))
+
+    def without_layers(
+        self, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
+    ) -> PreTrainedModel:
+        """The model with no layers: its embedding, final norm and output matrix alone are read from the files.
+
+        Other weight files may be missing.
+        """
+        config = copy.deepcopy(config)
+        text_config = config.get_text_config(decoder=True)
+        text_config.layer_types = []
+        text_config.num_hidden_layers = 0
+        config.quantization_config = None
+        kind = _class_for(config)
+        bare = self._explain(
+            lambda: build_without_numbers(lambda: kind(copy.deepcopy(config))), _CONFIG
+        )
+        files = files_with(self._folder, self._name, bare.state_dict())
+        tensors = self._explain(lambda: read_named(self._folder, files))
+        options = {"config": config, "dtype": dtype, "state_dict": tensors}
+        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        model, report = self._explain(lambda: kind.from_pretrained(None, **options))
+        self._check_report(report)
+        return model.to(device).eval().requires_grad_(False)
 
     def _check_report(self, report: Mapping[str, Iterable]) -> None:
         """Raises SpecvizError for weights that are missing or have another shape than the configuration says."""
@@ -395,8 +424,17 @@ def _class_for(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     return None
 
 
-def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) -> None:
-    """Raises SpecvizError for a model that does not continue a text, or whose cache cannot be shortened."""
+def check_kind(
+    config: PreTrainedConfig,
+    model_class: type | None,
+    name: str,
+    *,
+    drops_rows: bool = True,
+) -> None:
+    """Raises SpecvizError for a model that does not continue a text, or whose cache cannot be shortened.
+
+    drops_rows: whether that will have to be done.
+    """
     kind = config.model_type
     architectures = config.architectures or []
     if config.is_encoder_decoder:
@@ -414,7 +452,7 @@ def check_kind(config: PreTrainedConfig, model_class: type | None, name: str) ->
     writes = (item == model_class.__name__ or item.endswith(_WRITES_TEXT) for item in architectures)
     if architectures and not any(writes):
         raise SpecvizError(f"{name} does not generate text ({', '.join(architectures)})")
-    if why := _why_unfit(config.get_text_config(decoder=True), model_class):
+    if drops_rows and (why := _why_unfit(config.get_text_config(decoder=True), model_class)):
         advice = "choose a model with full or sliding attention in every layer"
         raise SpecvizError(f"{name} ({kind}) {why}; {advice}")
 

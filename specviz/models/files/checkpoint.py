@@ -55,6 +55,23 @@ def read_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
     return state
 
 
+def read_named(folder: Path, files: Mapping[str, Iterable[str]]) -> dict[str, Tensor]:
+    """The tensors that `files` names by their safetensors file, and no others. Raises SpecvizError.
+
+    A tensor that its file does not hold is left out. One in fewer bits is refused, as its scales are not read.
+    """
+    state: dict[str, Tensor] = {}
+    for file, names in files.items():
+        with safe_open(folder / file, framework="pt") as weights:
+            for name in set(names).intersection(weights.keys()):
+                state[name] = weights.get_tensor(name)
+                if state[name].itemsize == 1 or not state[name].is_floating_point():
+                    raise SpecvizError(
+                        f"{name} in {file} is quantised ({state[name].dtype}), and is read in 16 or 32 bits only"
+                    )
+    return state
+
+
 def tensor_names(files: Iterable[Path]) -> set[str]:
     """The names of all tensors of these files. It reads no tensor. Raises SpecvizError as `read_tensors` does."""
     names: set[str] = set()

@@ -243,7 +243,8 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     single = folder / "model.safetensors"
     if not index.is_file() and not single.is_file():
         raise SpecvizError(_no_weights(name, os.listdir(folder)))
-    files = [folder / shard for shard in _shards(index, name)] if index.is_file() else [single]
+    shards = sorted(set(_weight_map(index, name).values())) if index.is_file() else [single.name]
+    files = [folder / shard for shard in shards]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise SpecvizError(
@@ -279,9 +280,32 @@ def _other_format(files: Iterable[str]) -> str:
     return ""
 
 
-def _shards(index: Path, name: str) -> list[str]:
+def files_with(folder: Path, name: str, tensors: Iterable[str]) -> dict[str, list[str]]:
+    """The names of the weight files that hold these tensors, each with its own; other files may be missing.
+
+    Raises SpecvizError where a file is missing, and leaves out a tensor that the model's index does not name.
+    """
+    single = "model.safetensors"
+    tensors = list(tensors)
+    index = folder / INDEX
+    weight_map = _weight_map(index, name) if index.is_file() else dict.fromkeys(tensors, single)
+    found: dict[str, list[str]] = {}
+    for tensor in tensors:
+        if tensor in weight_map:
+            found.setdefault(weight_map[tensor], []).append(tensor)
+    for file, names in found.items():
+        if not (folder / file).is_file():
+            raise SpecvizError(
+                f"{name} lacks the file {file!r:.80}, which holds {', '.join(names)}: put it beside its {INDEX}"
+            )
+    return found
+
+
+def _weight_map(index: Path, name: str) -> dict[str, str]:
+    """The file of each tensor by a model's index, which is checked. Raises SpecvizError."""
     try:
-        shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        weight_map = dict(json.loads(index.read_text("utf-8"))["weight_map"])
+        shards = sorted(set(weight_map.values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SpecvizError(f"{name} has a damaged {INDEX}; fetch it again") from error
     if not shards or not all(
@@ -292,7 +316,7 @@ def _shards(index: Path, name: str) -> list[str]:
         raise SpecvizError(
             f"{name} names weight files outside its own folder, so it was not loaded"
         )
-    return shards
+    return weight_map
 
 
 def progress_bar(message: str, on_progress: Progress) -> type:
