@@ -89,6 +89,7 @@ class Facts:
         default_factory=dict
     )  # of the models' weights, by name
     counters: Counters | None = None  # of an engine that served the one draft of the job
+    state_layers: tuple[int, ...] = ()  # see `Summary`
 
     def steady_costs(self, draft: str) -> Costs | None:
         """The draft's costs if they are steady enough for advice."""
@@ -230,6 +231,8 @@ class Aggregator:
             costs_from = "given" if facts.costs else "left out"
         if job.num_top is not None and not facts.costs:
             costs_from = "served"
+        if facts.state_layers and not facts.costs:
+            costs_from = "states"
         return Summary(
             specviz=job.specviz,
             created=facts.preparation.created,
@@ -264,6 +267,7 @@ class Aggregator:
             prompt_file=facts.prompt_file,
             number_formats=facts.number_formats,
             as_served=as_served,
+            state_layers=facts.state_layers,
         )
 
     def _as_served(self, facts: Facts) -> AsServed | None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specviz.alignment.states.target import StatesTarget
 from specviz.alignment.token_stats import Numbers, blocks, draft_numbers, join_pieces, to_arrays
 from specviz.alignment.types import AHEAD, DEPTHS, Ahead
 from specviz.analysis.along import FEWEST_BEFORE, each_depth, read_states
@@ -73,9 +74,14 @@ def load_draft(wanted: Any, pool: ModelPool, target: LoadedModel) -> Draft:
         options = [heads_name, *pairs] if heads_name else pairs
         name = f"{method}:{','.join(options)}".rstrip(":")
     proposer = Proposer(name, setup)
+    if isinstance(target, StatesTarget):
+        target.check(name, setup)
     drafter = proposer.drafter()
-    tokens = torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=target.model.device)
-    (states,) = read_states(target, [drafter.hidden_layers], tokens)
+    model = target.model
+    tokens = torch.zeros(FEWEST_BEFORE, dtype=torch.long, device=model.device)
+    width = model.config.get_text_config(decoder=True).hidden_size
+    size = (FEWEST_BEFORE, len(drafter.hidden_layers) * width)
+    states = torch.zeros(size, dtype=model.dtype, device=model.device)
     if drafter.along(tokens, states) is None:
         can = ", ".join(sorted(READABLE))
         raise SpecvizError(

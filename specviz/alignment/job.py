@@ -36,6 +36,8 @@ from specviz.alignment.served.beside import check_k
 from specviz.alignment.served.counters import read_counters
 from specviz.alignment.served.shards import analyse_served, identify_served
 from specviz.alignment.shard import analyse
+from specviz.alignment.states.files import whole_texts
+from specviz.alignment.states.target import WithStates, unexamined
 from specviz.alignment.summary import (
     IGNORED,
     LOGPROBS,
@@ -95,7 +97,10 @@ class Progress:
 
 
 def align(
-    prompts: Prompts, *, on_progress: Callable[[Progress], None] | None = None, **options: Any
+    prompts: Prompts | None = None,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    **options: Any,
 ) -> Alignment:
     """Does the whole job and returns its result. Takes the arguments of `align_steps`; raises SpecvizError."""
     for progress in align_steps(prompts, **options):
@@ -105,7 +110,7 @@ def align(
 
 
 def align_steps(
-    prompts: Prompts,
+    prompts: Prompts | None = None,
     *,
     target=None,
     draft=None,
@@ -136,9 +141,9 @@ def align_steps(
     """Does the job step by step, at most one shard of `shard_size` prompts between two results.
 
     prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet. limit: the most of them.
-    target, draft, k, chat_options: as for `run`; draft may be a list. out: the job's folder, None for a temporary one.
-    chat: every prompt is read in the target's chat form, not only rows with messages. costs: per draft; None measures
-    them where the shards run, {} means no speeds. executor: `local`, or a function that starts `executors.on_ray`.
+    target, draft, k, chat_options: as for `run`; draft may be a list, target a WithStates. out: None for a temporary
+    one. chat: each prompt is read in the target's chat form, not rows with messages alone. costs: per draft; None
+    measures them where the shards run, {} means no speeds. executor: `local`, or what starts `executors.on_ray`.
     overwrite: removes the earlier job in `out`. older: a summary of the same job to compare with. reference: a sound
     ancestor of the drafts in the same shape, whose tensors are tried in their place.
     target and draft may also be addresses of servers (vLLM's or SGLang's), all or none of them. batch is then how many
@@ -155,9 +160,9 @@ def align_steps(
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     asking = _asking(wanted, reference, logprobs, timeout_s)
     counters = _counters(served, k, len(wanted) - 1)
-    if asking is not None and costs is None:
+    if costs is None and (asking is not None or isinstance(wanted[0], WithStates)):
         costs = {}
-    rows = _prompt_set(prompts)
+    rows = _prompt_set(prompts, wanted[0])
     if older is not None:
         check_old_job(older, request, rows.fingerprint)
     num_rows = min(limit or len(rows), len(rows))
@@ -218,7 +223,9 @@ def _job(
     )
 
 
-def _prompt_set(prompts: Prompts) -> PromptSet:
+def _prompt_set(prompts: Prompts | None, target: Any) -> PromptSet:
+    if prompts is None and isinstance(target, WithStates):
+        return whole_texts(target.folder)
     if isinstance(prompts, PromptSet):
         return prompts
     return open_prompts(prompts) if isinstance(prompts, (str, Path)) else from_values(prompts)
@@ -317,17 +324,19 @@ def _wanted_models(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ..
             f"from 1 to {MOST_DRAFTS} drafts can be compared at once (got {len(drafts)})"
         )
     wanted = tuple(_model(model) for model in (target, *drafts))
-    if not in_memory and not all(isinstance(model, str) for model in wanted):
+    if not in_memory and any(isinstance(model, tuple) for model in wanted):
         raise SpecvizError(
             "models in memory cannot be sent to other processes: save them and name their folders"
         )
     return wanted
 
 
-def _model(value: Any) -> str | tuple[Any, Any]:
-    """A name, a folder, or a (model, tokenizer) pair."""
+def _model(value: Any) -> str | tuple[Any, Any] | WithStates:
+    """A name, a folder, a (model, tokenizer) pair, or a target with stored states."""
     if isinstance(value, (str, Path)):
         return str(value)
+    if isinstance(value, WithStates):
+        return value
     if isinstance(value, (list, tuple)) and _is_pair(value):
         return tuple(value)
     raise SpecvizError(
@@ -407,6 +416,12 @@ class _JobRun:
     def drafts(self) -> tuple[str, ...]:
         return tuple(model.name for model in self.models[1:])
 
+    @property
+    def state_layers(self) -> tuple[int, ...]:
+        """The layers of the stored states that stand for the target's; none for a target that is loaded whole."""
+        target = self.models[0].wanted
+        return target.layers if isinstance(target, WithStates) else ()
+
     def steps(self, costs: Mapping[str, Costs] | None, *, keep_parts: bool) -> Iterator[Progress]:
         """Does what is left of the job; nothing if it is finished."""
         if self.folder.is_finished:
@@ -437,6 +452,8 @@ class _JobRun:
         """Looks for faults; the result is the generator's value. Another process tells nothing before it is done."""
         if self.asking is not None:
             return Examined((), (NO_WEIGHTS,), ())
+        if self.state_layers:
+            return unexamined(self.rows)
         words = self._words("looking for faults in the drafts")
         yield words
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
@@ -518,7 +535,7 @@ class _JobRun:
             self.drafts,
             rows,
             step_ms,
-            self.batch,
+            1 if self.state_layers else self.batch,  # stored states have none for padding
             self.models,
             asking=self.asking,
         )
@@ -552,6 +569,7 @@ class _JobRun:
             prompt_file=self.rows.name,
             number_formats={model.name: model.number_format for model in self.models},
             counters=self.counters,
+            state_layers=self.state_layers,
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from specviz.alignment.ahead import Draft, Proposer, load_draft
+from specviz.alignment.states.target import WithStates
 from specviz.alignment.types import ModelIdentity
 from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool, check_pair
@@ -52,7 +53,8 @@ def load(models: Sequence[ModelIdentity], pool: ModelPool) -> tuple[LoadedModel,
 
 
 def _load_each(wanted: Sequence[Any], pool: ModelPool) -> list[Draft]:
-    target = pool.load(wanted[0])
+    first = wanted[0]
+    target = first.load(pool) if isinstance(first, WithStates) else pool.load(first)
     drafts = [load_draft(draft, pool, target) for draft in wanted[1:]]
     for draft in drafts:
         if isinstance(draft, LoadedModel):

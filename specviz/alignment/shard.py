@@ -12,6 +12,7 @@ import numpy as np
 from specviz.alignment import model_identity as identity
 from specviz.alignment.ahead import Draft, Proposer, measure_ahead
 from specviz.alignment.generate import sample
+from specviz.alignment.states.target import StatesTarget
 from specviz.alignment.tables import shard_tables as tables
 from specviz.alignment.token_stats import Numbers, measure_texts
 from specviz.alignment.types import (
@@ -100,6 +101,8 @@ def _encode(row: PromptRow, request: Request, target: LoadedModel) -> RowText:
         ids = _answer_of(row, target)
     if isinstance(ids, str):
         ids = tuple(target.text.encode(ids, special=False))
+    if isinstance(target, StatesTarget):
+        ids = target.states.complete(prompt_ids, ids)
     check_length(len(prompt_ids), ids, target.name, target.info.context_limit)
     if ids is not None and max(ids) >= target.info.vocab_size:
         raise SpecvizError(

@@ -338,7 +338,7 @@ class Summary:
     by_prompt: Mapping[str, Mapping[str, float]]
     """Alpha per prompt id and draft, to compare with a later job; unreadable places count 0."""
     models: Mapping[str, str] = field(default_factory=dict)  # name -> hash of the content
-    costs_from: str = ""  # measured, given or left out
+    costs_from: str = ""  # measured, given, left out, served or states
     chat_options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Switches of the chat template."""
     floors: Floors | None = None  # None for too few texts, or in older summaries
@@ -347,6 +347,7 @@ class Summary:
         default_factory=dict
     )  # of the models' weights, by name
     as_served: AsServed | None = None  # None where no counters were given
+    state_layers: tuple[int, ...] = ()  # of the stored states that stood for the target's layers
     version: int = VERSION
 
     @property

@@ -60,7 +60,11 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
     """Adds the options for prompts, models and the job's folder."""
     target, draft = default_pair()
     words = "prompts or messages, as JSON, CSV, ..."
-    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help=words)
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help=words)
+    words = "stored states of the target, as vLLM's extract_hidden_states writes them: its layers are not loaded"
+    parser.add_argument("--states", type=Path, metavar="DIR", help=words)
+    words = "the layers in these files, the last one included, such as 2,18,33,36"
+    parser.add_argument("--state-layers", type=_layers, metavar="N,N", help=words)
     words = f"a name from `models`, a folder, .gguf file, hub id or a server's address (default: {target})"
     parser.add_argument("--target", help=words)
     words = (
@@ -139,6 +143,14 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help=words)
 
 
+def _layers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        words = f"must be numbers such as 2,18,33,36 (got {text!r:.80})"
+        raise argparse.ArgumentTypeError(words) from None
+
+
 def _folder(text: str) -> Path:
     if text == "-":
         raise argparse.ArgumentTypeError("must name a folder: a job writes several files (got '-')")
@@ -163,6 +175,7 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.draft:
         options.draft = list(_expand(options.draft))
+    options.target = _target(options)
     thresholds = read_thresholds(options.fail_under)
     executor = _executor(options)
     costs = None if options.costs is None else read_costs(options.costs)
@@ -175,7 +188,7 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.alignment.prompts import open_prompts
 
     old = None if options.compare is None else outputs.read_summary(options.compare)
-    prompts = open_prompts(options.prompts)
+    prompts = None if options.prompts is None else open_prompts(options.prompts)
     from specviz.alignment.job import align  # it loads torch
     from specviz.request import Request, read_options
 
@@ -211,6 +224,34 @@ def _run(options: argparse.Namespace) -> int:
             )
             options.export_rows.write_lines(_counted(written, lines))
     return print_verdict(result.summary, thresholds, old, options.fail_on)
+
+
+def _target(options: argparse.Namespace) -> Any:
+    """The target, with its stored states if there are any.
+
+    Raises SpecvizError where there are neither prompts nor states, and for what states alone cannot do.
+    """
+    if options.states is None:
+        if options.state_layers is not None:
+            raise SpecvizError(
+                "--state-layers names the layers of stored states: it needs --states"
+            )
+        if options.prompts is None:
+            raise SpecvizError("name the prompts (--prompts FILE), or stored states (--states DIR)")
+        return options.target
+    if options.state_layers is None:
+        raise SpecvizError(
+            "files of states do not say which layers they hold: --state-layers must name them, as vLLM was told them "
+            "(eagle_aux_hidden_state_layer_ids)"
+        )
+    for name in ("fail_on", "export_rows", "reference"):
+        if getattr(options, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise SpecvizError(f"{option} needs the target's weights: leave out --states")
+    from specviz.alignment.states.target import WithStates
+
+    target = options.target or default_pair()[0]
+    return WithStates(target, options.states, options.state_layers)
 
 
 def _counted(written: Iterator[str], lines: ProgressLines) -> Iterator[str]:

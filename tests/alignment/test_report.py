@@ -227,6 +227,7 @@ def test_without_costs_no_speedup_is_given():
     ("source", "why"),
     [
         ("left out", "the job was made with --no-costs"),
+        ("states", "costs need the target's weights"),
         ("given", "the costs that were given leave it out"),
         ("measured", "costs are measured for draft models alone"),
     ],

@@ -7,10 +7,18 @@ from specviz.views.words import label
 
 
 def command_of(summary: Summary) -> str:
-    """The command, on one line. FOLDER, FILE and DIR stand for what the summary does not know; limits are left out."""
+    """The command, on one line. FOLDER, STATES, FILE and DIR stand for what the summary does not know.
+
+    Limits are left out.
+    """
     words = ["python -m specviz align", f"--target {_findable(summary.target)}"]
     words += [f"--draft {_findable(draft.name)}" for draft in summary.drafts]
-    words.append(f"--prompts {label(summary.prompt_file) or 'FILE.jsonl'} --out DIR")
+    layers = ",".join(map(str, summary.state_layers))
+    if layers:
+        words.append(f"--states STATES --state-layers {layers}")
+    if summary.prompt_file or not layers:
+        words.append(f"--prompts {label(summary.prompt_file) or 'FILE.jsonl'}")
+    words.append("--out DIR")
     usual = {"temperature": 1.0, **Request.FILTERS}
     for name, value in summary.sampling.items():
         if value != usual.get(name):

@@ -33,6 +33,7 @@ TOO_CLOSE = 0.1  # speedups that differ by less are not ranked: costs timed agai
 
 NO_COSTS = {  # why a draft has none, by where the job's costs come from
     "left out": "the job was made with --no-costs",
+    "states": "costs need the target's weights",
     "given": "the costs that were given leave it out",
     "measured": "costs are measured for draft models alone",
     "served": "servers are not timed",

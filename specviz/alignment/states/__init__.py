@@ -1,0 +1,1 @@
+"""Stored hidden states of a target that lies elsewhere: `files` reads them, `target` the rest."""
