@@ -179,8 +179,9 @@ class Aggregator:
         by_k = np.array([list(sums[name]) for name in BY_K], dtype=np.float64)  # [6, rows, 16]
         accepted = np.array([list(sums[name]) for name in ACCEPTED], dtype=np.float64)
         is_whole = (sums["kind"] == "all") & (sums["draft"] == self.drafts[0])
-        for by_argmax, steps in self._steps.items():
-            steps.append(accepted[int(by_argmax), is_whole, : self.k + 1])
+        if is_whole.any():  # no row of a part may be usable
+            for by_argmax, steps in self._steps.items():
+                steps.append(accepted[int(by_argmax), is_whole, : self.k + 1])
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         names = zip(sums["draft"], sums["kind"], sums["value"], strict=True)
         for place, (draft, kind, value) in enumerate(names):

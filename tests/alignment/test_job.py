@@ -82,6 +82,11 @@ def copied(finished, tmp_path):
     return copy
 
 
+def test_a_part_without_a_usable_row_is_left_out(bench):
+    done = align([PROMPTS[0], {"prompt": [10**6]}, PROMPTS[1]], **BRIEF, shard_size=1)
+    assert (done.summary.num_prompts, [line for line, _ in done.summary.refused]) == (2, [2])
+
+
 def names_of(models):
     return tuple(model.name for model in models)
 
