@@ -141,15 +141,13 @@ def align_steps(
     """Does the job step by step, at most one shard of `shard_size` prompts between two results.
 
     prompts: a file of JSON lines; texts, mappings or a data frame in memory; or a PromptSet. limit: the most of them.
-    target, draft, k, chat_options: as for `run`; draft may be a list, target a WithStates. out: None for a temporary
-    one. chat: each prompt is read in the target's chat form, not rows with messages alone. costs: per draft; None
-    measures them where the shards run, {} means no speeds. executor: `local`, or what starts `executors.on_ray`.
-    overwrite: removes the earlier job in `out`. older: a summary of the same job to compare with. reference: a sound
-    ancestor of the drafts in the same shape, whose tensors are tried in their place.
-    target and draft may also be addresses of servers (vLLM's or SGLang's), all or none of them. batch is then how many
-    requests run at once, logprobs how many likeliest tokens a server names at each place, and timeout_s the seconds
-    to wait for an answer.
-    served: a file of what an engine counted with this draft, to compare with. Raises SpecvizError.
+    target, draft, k, chat_options: as for `run`; draft may be a list, target a WithStates, both addresses of servers.
+    out: None for a temporary folder. chat: each prompt is read in the target's chat form, not rows with messages alone.
+    costs: per draft; None measures them where the shards run, {} means no speeds. executor: `local`, or what starts
+    `executors.on_ray`. overwrite: removes the earlier job in `out`. older: a summary of the same job to compare with.
+    reference: a sound ancestor of the drafts in the same shape, whose tensors are tried in their place. served: a file
+    of what an engine counted. Of servers: batch is how many requests run at once, logprobs how many likeliest tokens
+    they name at each place, timeout_s the seconds to wait for an answer. Raises SpecvizError.
     """
     k = one_k(k, num_speculative_tokens)
     amounts = {"batch": batch, "shard_size": shard_size, "limit": 1 if limit is None else limit}
@@ -160,30 +158,79 @@ def align_steps(
     wanted = _wanted_models(target, draft, in_memory=executor is local)
     asking = _asking(wanted, reference, logprobs, timeout_s)
     counters = _counters(served, k, len(wanted) - 1)
-    if costs is None and (asking is not None or isinstance(wanted[0], WithStates)):
-        costs = {}
     rows = _prompt_set(prompts, wanted[0])
+    terms = _Terms(request, wanted, reference, asking, counters, rows, limit, shard_size, costs)
     if older is not None:
         check_old_job(older, request, rows.fingerprint)
-    num_rows = min(limit or len(rows), len(rows))
     folder, home = _choose_folder(out)
+    result = yield from _steps(terms, older, folder, executor, batch, overwrite, keep_parts)
+    done = Alignment(outputs.read_summary(folder / "summary.json"), folder, result.models[0], home)
+    yield Progress("done", terms.num_rows, terms.num_rows, result.num_tokens, result=done)
+
+
+def _steps(
+    terms: "_Terms",
+    older: Summary | None,
+    folder: Path,
+    executor: Executor,
+    batch: int,
+    overwrite: bool,
+    keep_parts: bool,
+) -> Iterator[Progress]:
+    """Does the job in its folder; the generator's value is the finished work."""
     with executor() as run_each:
-        yield Progress("loading the models", 0, num_rows)
-        models, ancestor = _identify(run_each, wanted, reference, asking)
+        yield Progress("loading the models", 0, terms.num_rows)
+        models, ancestor = _identify(run_each, terms)
+        costs = terms.known_costs
         _check_models(models, older, costs)
-        job = _job(request, models, ancestor, rows.fingerprint, num_rows, shard_size, costs)
-        job = replace(
-            job,
-            num_top=None if asking is None else asking.num_top,
-            counters=None if counters is None else counters.content,
-        )
+        job = terms.job(models, ancestor)
         with lock_folder(folder):
             job_folder = JobFolder(folder, job, overwrite=overwrite)
-            where = executor is local, ancestor, asking, counters
-            job_run = _JobRun(job_folder, rows, models, batch, run_each, *where)
+            where = executor is local, ancestor, terms.asking, terms.counters
+            job_run = _JobRun(job_folder, terms.rows, models, batch, run_each, *where)
             yield from job_run.steps(costs, keep_parts=keep_parts)
-    result = Alignment(outputs.read_summary(folder / "summary.json"), folder, models[0], home)
-    yield Progress("done", num_rows, num_rows, job_run.num_tokens, result=result)
+    return job_run
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What a job is about, as the caller gave it."""
+
+    request: Request
+    wanted: tuple[Any, ...]  # the target and the drafts, as `_wanted_models` gives them
+    reference: Any
+    asking: Asking | None
+    counters: Counters | None
+    rows: PromptSet
+    limit: int | None
+    shard_size: int
+    costs: Mapping[str, Costs] | None
+
+    @property
+    def num_rows(self) -> int:
+        return min(self.limit or len(self.rows), len(self.rows))
+
+    @property
+    def known_costs(self) -> Mapping[str, Costs] | None:
+        """The costs; None where they are to be measured, which needs the models here."""
+        is_here = self.asking is None and not isinstance(self.wanted[0], WithStates)
+        return self.costs if self.costs is not None or is_here else {}
+
+    def job(self, models: Sequence[ModelIdentity], reference: ModelIdentity | None) -> Job:
+        """The terms that a resumed job must share."""
+        request = replace(self.request, prompt="", time_limit_s=None, target=models[0].name)
+        return Job(
+            request=request,
+            models=tuple((model.name, model.content) for model in models),
+            prompts=self.rows.fingerprint,
+            num_rows=self.num_rows,
+            shard_size=self.shard_size,
+            costs=_costs_word(self.known_costs),
+            specviz=__version__,
+            reference=None if reference is None else (reference.name, reference.content),
+            num_top=None if self.asking is None else self.asking.num_top,
+            counters=None if self.counters is None else self.counters.content,
+        )
 
 
 def _request(chat: bool, chat_options: Mapping[str, Option], **fields: object) -> Request:
@@ -199,28 +246,6 @@ def _request(chat: bool, chat_options: Mapping[str, Option], **fields: object) -
         **fields,
     )
     return replace(request.validate(), chat=chat)
-
-
-def _job(
-    request: Request,
-    models: Sequence[ModelIdentity],
-    reference: ModelIdentity | None,
-    prompts: str,
-    num_rows: int,
-    shard_size: int,
-    costs: Mapping[str, Costs] | None,
-) -> Job:
-    """The terms that a resumed job must share. prompts: their fingerprint."""
-    return Job(
-        request=replace(request, prompt="", time_limit_s=None, target=models[0].name),
-        models=tuple((model.name, model.content) for model in models),
-        prompts=prompts,
-        num_rows=num_rows,
-        shard_size=shard_size,
-        costs=_costs_word(costs),
-        specviz=__version__,
-        reference=None if reference is None else (reference.name, reference.content),
-    )
 
 
 def _prompt_set(prompts: Prompts | None, target: Any) -> PromptSet:
@@ -293,17 +318,18 @@ def _counters(served: object, k: int, num_drafts: int) -> Counters | None:
 
 
 def _identify(
-    run_each: Map, wanted: tuple[Any, ...], reference: Any, asking: Asking | None
+    run_each: Map, terms: _Terms
 ) -> tuple[tuple[ModelIdentity, ...], ModelIdentity | None]:
     """The target with its drafts, and the reference if there is one. It may have the name of a draft."""
-    if asking is not None:
-        ((_, models),) = run_each(identify_served, [(asking, wanted)])
+    wanted = terms.wanted
+    if terms.asking is not None:
+        ((_, models),) = run_each(identify_served, [(terms.asking, wanted)])
         return models, None
     groups = [wanted]
-    if reference is not None:
-        groups.append((wanted[0], _model(reference)))
+    if terms.reference is not None:
+        groups.append((wanted[0], _model(terms.reference)))
     found = dict(run_each(identify, groups))
-    return found[0], found[1][-1] if reference is not None else None
+    return found[0], found[1][-1] if terms.reference is not None else None
 
 
 def _wanted_models(target: Any, draft: Any, *, in_memory: bool) -> tuple[Any, ...]:

@@ -99,7 +99,7 @@ def every_action(parser):
 
 def test_every_option_that_names_a_path_is_an_output_or_read():
     """So that no command comes to write a file called `-`."""
-    read = {"--prompts", "--samples", "--costs", "--compare", "--open", "--report", "--states"}
+    read = {"--prompts", "--samples", "--costs", "--compare", "--open", "--report", "--states", "--served"}
     folders = {"--site", "--dry-run", "--live"}
     options = [option for option in every_action(cli._parser()) if option.option_strings]
     kinds = {each.option_strings[0]: getattr(each.type, "func", each.type) for each in options if each.type}
