@@ -42,6 +42,7 @@ from specviz.alignment.tables.slices import (
     by_part,
     excess_of_loss,
     excludes_zero,
+    interval_of_mean,
     records,
 )
 from specviz.alignment.tables.totals import NAMES, DraftTotals, Totals
@@ -67,6 +68,9 @@ TAGS_SHOWN = 100
 MOST_REFUSED = 20  # lines listed; all are counted
 LEAST_EXCESS = 0.05  # a slice stands out if its share of the loss exceeds its share of the tokens
 LEAST_TIMES = 1.25  # by both this difference and this factor
+FEWEST_JUDGED = 8  # texts, before they are said not to be the target's own
+LEAST_ODD = 0.03  # of the places, by which the share of most likely tokens must differ
+ONE_IN = 1000  # such judgements that chance may make wrong
 EXACT = 1e-6  # of tokens per target call; bounds that are closer are rounding
 KINDS = ("all", "tag", "class", "depth", "context", "ahead")
 
@@ -144,6 +148,8 @@ class Aggregator:
         self._totals: dict[DraftSlice, Totals] = {}
         self._numbers: dict[DraftSlice, int] = {}  # from 1, of a part in the records
         self._bounds: dict[str, pandas.Series] = {}  # sums of the bounds, by draft
+        self._most_likely: list[tuple[float, float]] = []
+        """By text, the share of the target's most likely tokens: as it is, and as sampling would make it."""
         self._steps: dict[bool, list[Array]] = {False: [], True: []}
         """The first draft's expected steps at `k`, by whether the most likely tokens are drafted [texts, k + 1]."""
         self._rows: list[Array] = []  # records of readable tokens
@@ -156,6 +162,7 @@ class Aggregator:
 
     def add(self, tables: ShardTables) -> None:
         self._add_prompts(tables.prompts)
+        self._add_most_likely(tables.tokens)
         self._add_sums(tables.sums)
         self._add_bounds(tables.bounds)
         for name, confidence in tables.confidence.items():
@@ -173,6 +180,12 @@ class Aggregator:
         self.ids |= zip(rows["prompt"], rows["id"], strict=True)
         self._num_cut += int((rows["finish"] == "context").sum())
         self._sources.update(zip(rows["source"], rows["exact"], strict=True))
+
+    def _add_most_likely(self, tokens: pandas.DataFrame) -> None:
+        rows = tokens[tokens["draft"] == self.drafts[0]]
+        is_it = (rows["token"] == rows["most_likely"]).astype(np.float64)
+        shares = pandas.DataFrame({"found": is_it, "expected": rows["most_likely_p"]})
+        self._most_likely += shares.groupby(rows["prompt"]).mean().itertuples(index=False)
 
     def _add_sums(self, sums: pandas.DataFrame) -> None:
         numbers = sums[list(NAMES)].to_numpy(np.float64)
@@ -223,7 +236,8 @@ class Aggregator:
         job = facts.job
         request = job.request
         refused = {(row.line, row.reason) for row in (*facts.refused, *self._refused)}
-        as_served = self._as_served(facts)
+        odd = self._odd_words(request)
+        as_served = None if odd else self._as_served(facts)
         looked_for = ()
         if self.ids:
             looked_for = (*facts.preparation.looked_for, *findings.looked_for(every))
@@ -250,9 +264,11 @@ class Aggregator:
             num_cut=self._num_cut,
             num_refused=facts.num_refused + self._num_refused,
             refused=tuple(sorted(refused)[:MOST_REFUSED]),
-            exact=bool(self._sources) and all(is_exact for _, is_exact in self._sources),
+            exact=bool(self._sources)
+            and all(is_exact for _, is_exact in self._sources)
+            and not odd,
             note=self._note(request),
-            warnings=(*self._all_warnings(facts), *(note_of(as_served) if as_served else ())),
+            warnings=(*odd, *self._all_warnings(facts), *(note_of(as_served) if as_served else ())),
             looked_for=looked_for,
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
             costs_from=costs_from,
@@ -451,6 +467,22 @@ class Aggregator:
                 beyond = f", of the first {MOST_TAGS:,}; later ones were not counted separately"
             warnings.append(f"Only the {TAGS_SHOWN} tags with the most prompts are listed{beyond}.")
         return tuple(dict.fromkeys(warnings))
+
+    def _odd_words(self, request: Request) -> tuple[str, ...]:
+        """Says that the texts are not the target's own at these settings, where their tokens show it beyond chance."""
+        if len(self._most_likely) < FEWEST_JUDGED:
+            return ()
+        found, expected = np.array(self._most_likely).T
+        odd = found - expected
+        mean = float(odd.mean())
+        is_beyond = excludes_zero(interval_of_mean(odd), mean, len(odd), ONE_IN)
+        if abs(mean) < LEAST_ODD or not is_beyond:
+            return ()
+        return (
+            f"These texts were not sampled from {request.target} at these settings: its most likely token stands at "
+            f"{percent(found.mean())} of the places, and would at {percent(expected.mean())}. So what is said of drawn "
+            "tokens holds for no engine, and an engine's counters are not set beside it.",
+        )
 
     def _bounds_words(self, name: str) -> Iterator[str]:
         """Says how closely a draft's numbers are known, where that is not exactly."""

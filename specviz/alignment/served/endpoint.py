@@ -224,7 +224,7 @@ class Endpoint:
         if "logprobs" in own_words and code == 400:
             hint = "; ask for fewer with --logprobs, or start it with a larger --max-logprobs"
         if code == 404:
-            hint = "; the servers of vLLM and SGLang have it, and these alone are read"
+            hint = "; only servers that vLLM and SGLang start are read; for llama.cpp, name the .gguf file instead"
         kind = SpecvizError if code in (400, 413, 422) else ServerError
         return kind(f"the server at {self.host} refuses {path} with {code} ({own_words}){hint}")
 
