@@ -223,6 +223,12 @@ _top_k = partial(check_whole, low=0, high=MAX_TOP_K)
 _min_p = partial(_number, low=0.0, high=1.0)
 
 
+def has_one_law(sampling: Mapping[str, Any]) -> bool:
+    """Whether all engines sample by one law at these settings. They apply several filters in different orders."""
+    filters = [name for name, off in RunSettings.FILTERS.items() if sampling.get(name, off) != off]
+    return sampling.get("temperature") == 0 or len(filters) < 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The settings of a run: the models, how they draft and judge, how tokens are sampled."""

@@ -237,7 +237,10 @@ class Aggregator:
         request = job.request
         refused = {(row.line, row.reason) for row in (*facts.refused, *self._refused)}
         odd = self._odd_words(request)
-        as_served = None if odd else self._as_served(facts)
+        not_compared = self._not_compared(facts, odd)
+        as_served = None
+        if facts.counters is not None and not not_compared:
+            as_served = self._as_served(facts)
         looked_for = ()
         if self.ids:
             looked_for = (*facts.preparation.looked_for, *findings.looked_for(every))
@@ -268,7 +271,12 @@ class Aggregator:
             and all(is_exact for _, is_exact in self._sources)
             and not odd,
             note=self._note(request),
-            warnings=(*odd, *self._all_warnings(facts), *(note_of(as_served) if as_served else ())),
+            warnings=(
+                *odd,
+                *not_compared,
+                *self._all_warnings(facts),
+                *(note_of(as_served) if as_served else ()),
+            ),
             looked_for=looked_for,
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
             costs_from=costs_from,
@@ -287,16 +295,29 @@ class Aggregator:
             state_layers=facts.state_layers,
         )
 
+    def _not_compared(self, facts: Facts, odd: Sequence[str]) -> tuple[str, ...]:
+        """Says why an engine's counters are not set beside the draft, where they are given and cannot be."""
+        counters = facts.counters
+        if counters is None:
+            return ()
+        if counters.is_forged:
+            why = "the engine was set to draw acceptance at random (synthetic acceptance)"
+        elif odd:
+            why = "these texts are not the target's own"
+        elif len(self.ids) < FEWEST_JUDGED:
+            why = f"fewer than {FEWEST_JUDGED} texts do not tell"
+        else:
+            return ()
+        return (f"The counters of {counters.source} say nothing of this draft: {why}.",)
+
     def _as_served(self, facts: Facts) -> AsServed | None:
         """What an engine counted beside what the draft's files allow on these texts."""
-        if facts.counters is None or not self.ids:
-            return None
         return beside(
             self.drafts[0],
             facts.counters,
             {by_argmax: np.concatenate(steps) for by_argmax, steps in self._steps.items()},
             facts.preparation.engine_faults,
-            are_same_texts=all(source != SAMPLED for source, _ in self._sources),
+            are_same_texts=all(source != SAMPLED and is_own for source, is_own in self._sources),
         )
 
     def _select_shown(self, parts: Parts) -> Parts:
@@ -343,7 +364,7 @@ class Aggregator:
         drawn = facts.drafting_mode(name, total, self.k, by_argmax=False)
         bounds = self._draft_bounds(name, total)
         if bounds is not None:
-            drawn = _only_known(drawn, bounds)
+            drawn = _only_known(drawn, bounds, self.k)
         summary = DraftSummary(
             name=name,
             num_tokens=int(total["num_tokens"]),
@@ -481,7 +502,7 @@ class Aggregator:
         return (
             f"These texts were not sampled from {request.target} at these settings: its most likely token stands at "
             f"{percent(found.mean())} of the places, and would at {percent(expected.mean())}. So what is said of drawn "
-            "tokens holds for no engine, and an engine's counters are not set beside it.",
+            "tokens holds for no engine.",
         )
 
     def _bounds_words(self, name: str) -> Iterator[str]:
@@ -496,7 +517,7 @@ class Aggregator:
             f"agreement is known between {bounds.alpha[0]:.3f} and {bounds.alpha[1]:.3f}, and tokens per target call "
             f"at K={self.k} between {calls[0]:.2f} and {calls[1]:.2f}. Shown are the middles"
         )
-        num_known = _num_known(bounds)
+        num_known = _num_known(bounds, self.k)
         if num_known < len(KS):
             words += f", and only up to K={num_known}: beyond, they are not known within {percent(WIDEST)}"
         yield f"{words}."
@@ -511,21 +532,26 @@ class Aggregator:
             if is_exact:
                 origin = "" if source == SAMPLED else ", as their rows say"
                 sentence = f"{texts} sampled from {distribution}{origin}."
+            elif source == SAMPLED:
+                sentence = (
+                    f"{texts} written by the server of {distribution}: an estimate, as engines apply several filters "
+                    "in different orders."
+                )
             else:
                 sentence = f"{texts} given: an estimate, exact only if sampled from {distribution}."
             sentences.append(sentence)
         return " ".join(sentences) or "No text could be used."
 
 
-def _num_known(bounds: DraftBounds) -> int:
-    """How many K, from 1 on, have tokens per target call that are known closely enough."""
-    is_known = [most <= (1 + WIDEST) * fewest for fewest, most in bounds.tokens_per_call]
-    return [*is_known, False].index(False)
+def _num_known(bounds: DraftBounds, k: int) -> int:
+    """How many K, from 1 on, are given: up to the job's, and on as long as they are known closely enough."""
+    beyond = [most <= (1 + WIDEST) * fewest for fewest, most in bounds.tokens_per_call[k:]]
+    return k + [*beyond, False].index(False)
 
 
-def _only_known(mode: DraftingMode, bounds: DraftBounds) -> DraftingMode:
-    """The numbers of drafting drawn tokens, without K whose bounds lie far apart."""
-    num_known = _num_known(bounds)
+def _only_known(mode: DraftingMode, bounds: DraftBounds, k: int) -> DraftingMode:
+    """The numbers of drafting drawn tokens, without the K beyond the job's whose bounds lie far apart."""
+    num_known = _num_known(bounds, k)
     speedups = None
     best_k = None
     if mode.speedups is not None:

@@ -295,7 +295,7 @@ def _asking(wanted: Sequence[Any], reference: Any, logprobs: int, timeout_s: int
     if not all(are_urls):
         raise SpecvizError(
             "the target and all drafts must be addresses of servers, or none of them: a server gives a few tokens of "
-            "each place, and weights here give all"
+            "each place, and weights here give all (an address begins with http:// or https://)"
         )
     if reference is not None:
         raise SpecvizError("a reference needs the drafts' weights here, and these are served")

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from specviz.alignment.ahead import Draft, Proposer, load_draft
-from specviz.alignment.states.target import WithStates
+from specviz.alignment.states.target import StatesTarget, WithStates
 from specviz.alignment.types import ModelIdentity
 from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel, ModelPool, check_pair
@@ -72,6 +72,8 @@ def _identity(loaded: Draft, wanted: Any) -> ModelIdentity:
         token_model = loaded
         module = loaded.model
         facts = _facts(loaded)
+        if isinstance(loaded, StatesTarget):
+            facts += loaded.states.fingerprint()
     digest = hashlib.sha256(facts.encode())
     for name, weights in module.named_parameters():
         flat = weights.detach().flatten()

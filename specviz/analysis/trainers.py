@@ -5,17 +5,19 @@ Takes arrays of numpy or tensors of torch, gives plain numbers. torch is not imp
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 
 from specviz.analysis.whatif import (
     BLOCK,
+    DEEPEST,
     MOST_K,
     Array,
     Chances,
     acceptance_chances,
     accepted_by_start,
     chances_along_text,
-    check_ks,
     draft_room,
     start_chances,
 )
@@ -33,13 +35,14 @@ def expected_tokens_per_call(p, q, k: int) -> float:
       with probability min(1, q/p), so this is exact for this text.
     - p [T, V], q [T, V]: the whole distributions. A place accepts with probability sum min(p, q), its mean over the
       tokens that the target may draw there; the contexts count as given. Each row is divided by its sum.
-    - q with one more axis, [T, D] or [T, D, V] with D from k to 256: a head whose guess depends on where its step
+    - q with one more axis, [T, D] or [T, D, V] with D from k to 32 (or k): a head whose guess depends on where its step
       began. Entry [s, j] is about token s + j in a step that begins with token s; entries behind the text are not read.
 
-    The first step may draft; the last token of the text is always the target's own. Several texts: sum their T, and
-    divide by the sum of their T / value. The result is a plain number, through which no gradient flows.
+    The first step may draft; the last token of the text is always the target's own. Give one text at a time, without
+    padding: of several, sum their T, and divide by the sum of their T / value. The result is a plain number, through
+    which no gradient flows.
     Raises ValueError for k outside 1 to 256, shapes that do not fit, numbers that are no probabilities (negative, not
-    a number, more than 0.01 above 1), and rows whose sum is more than 0.01 from 1.
+    a number, more than 0.01 above 1), a drawn token of probability 0, and rows whose sum is more than 0.01 from 1.
     """
     chances = _chances(p, q, k)
     return len(chances) / float(start_chances(chances, [k]).sum())
@@ -59,7 +62,8 @@ def expected_acceptance_by_position(p, q, k: int, *, most_tokens: int | None = N
 
 
 def _chances(p, q, k: int, most_tokens: int | None = None) -> Chances:
-    check_ks([k])
+    if isinstance(k, bool) or not isinstance(k, Integral) or not 1 <= k <= MOST_K:
+        raise ValueError(f"k must be a whole number from 1 to {MOST_K} (got {k!r:.40})")
     if _is_tensor(p) and _is_tensor(q):
         p = p.detach()
         q = q.detach()
@@ -67,16 +71,19 @@ def _chances(p, q, k: int, most_tokens: int | None = None) -> Chances:
         p = _on_cpu(p)
         q = _on_cpu(q)
     if p.ndim not in (1, 2) or not len(p):
-        raise ValueError(f"p must be [T] or [T, V] with T >= 1 (got shape {tuple(p.shape)})")
+        raise ValueError(
+            f"p must be [T] or [T, V] with T >= 1, of one text (got shape {tuple(p.shape)})"
+        )
     size = len(p)
     if p.shape == q.shape:
         accept = _accept(p, q)
         return chances_along_text(accept, deepest=k, most_tokens=most_tokens)
     by_place = (*q.shape[:1], *q.shape[2:])
-    if by_place != tuple(p.shape) or not k <= q.shape[1] <= MOST_K:
+    most = max(k, DEEPEST)
+    if by_place != tuple(p.shape) or not k <= q.shape[1] <= most:
         raise ValueError(
-            f"q must have the shape of p, or one more axis of {k} to {MOST_K} depths behind the first "
-            f"(got shapes {tuple(p.shape)} and {tuple(q.shape)})"
+            f"q must have the shape of p, or one more axis of {k} to {most} depths behind the first (got shapes "
+            f"{tuple(p.shape)} and {tuple(q.shape)}; one text at a time, and of whole rows both)"
         )
     accept = np.zeros((size, k))
     for depth in range(min(k, size)):
@@ -93,6 +100,12 @@ def _accept(p, q) -> Array:
     most = max(p.max(), q.max())
     if most > 1 + ROUNDING:
         raise ValueError(f"p and q must be probabilities (got {most:.6g})")
+    if not (p != 0).all():
+        place = int((p == 0).argmax())
+        raise ValueError(
+            f"p must be above 0, as these tokens were drawn from it (got 0 at place {place}): cut padding off, and use "
+            "a wider number format where a probability is too small for it"
+        )
     return acceptance_chances(p, q)
 
 
@@ -120,7 +133,8 @@ def _distributions(rows, name: str):
     else:
         return rows / sums
     raise ValueError(
-        f"every row of {name} must hold probabilities whose sum is 1, within {ROUNDING} (got {problem})"
+        f"every row of {name} must hold probabilities whose sum is 1, within {ROUNDING} (got {problem}): apply softmax "
+        "to logits"
     )
 
 

@@ -182,8 +182,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.no_costs:
         costs = {}
     check_whole("--export-probs", options.export_probs, 0, MOST_PROBS)
-    if options.export_rows is not None and is_url(options.target):
-        raise SpecvizError("--export-rows needs the target's weights here, and these are served")
+    for name in ("export_rows", "fail_on"):
+        if getattr(options, name) is not None and is_url(options.target):
+            option = f"--{name.replace('_', '-')}"
+            raise SpecvizError(f"{option} needs the weights here, and these models are served")
     from specviz.alignment import outputs
     from specviz.alignment.prompts import open_prompts
 

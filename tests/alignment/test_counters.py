@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ import torch
 
 from specviz.alignment.job import align
 from specviz.alignment.report.sections import sections
+from specviz.alignment.served.beside import beside
 from specviz.alignment.served.counters import read_counters
+from specviz.alignment.summary import Counters
 from specviz.errors import SpecvizError
 from tests.helpers.model_servers import bundled
 
@@ -59,7 +63,7 @@ def aiperf(histogram):
 
 def llama(histogram):
     timings = {
-        "predicted_n": sum(histogram) + accepted(histogram),
+        "predicted_n": 1 + sum(histogram) + accepted(histogram),  # the first comes with the prompt
         "draft_n": 3 * sum(histogram),
         "draft_n_accepted": accepted(histogram),
     }
@@ -168,7 +172,7 @@ REFUSED = {
     "holds no counters of speculative decoding": '{"choices": []}\n',
     "holds no counters of speculative decoding; read are": "",
     "holds counters of vLLM and of SGLang": f"{SHAPES['vLLM']}\n{json.dumps(sglang(HISTOGRAM))}",
-    'needs "acceptance_histogram" as a list of numbers': json.dumps({"acceptance_histogram": "many"}),
+    'needs "acceptance_histogram" as a list of at most 1,000 numbers': json.dumps({"acceptance_histogram": "many"}),
     'needs "acceptance_histogram" as a number that is not negative': json.dumps({"acceptance_histogram": [1, -2]}),
     'needs "spec_verify_ct" as a number that is not negative': json.dumps({"spec_verify_ct": "7"}),
     "counts drafts of 20 tokens: at most 16": json.dumps({"acceptance_histogram": [1] * 21}),
@@ -193,9 +197,53 @@ def test_what_cannot_be_counters_is_refused_in_words(tmp_path, words):
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(SpecvizError, match="cannot be opened"):
         read_counters(tmp_path / "none.jsonl")
-    (tmp_path / "odd").write_bytes(b"\xff\xfe")
-    with pytest.raises(SpecvizError, match="not text in UTF-8"):
-        read_counters(tmp_path / "odd")
+    (tmp_path / "packed.gz").write_bytes(b"\x1f\x8b\x08")
+    with pytest.raises(SpecvizError, match="is packed"):
+        read_counters(tmp_path / "packed.gz")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "."):
+        with pytest.raises(SpecvizError, match="is not a file"):
+            read_counters(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        METRICS.replace("\n", "\r\n"),
+        f"\ufeff{METRICS}",
+        METRICS.replace("60.0\n", "60.0 1700000000\n", 1),
+        f"{LOG}caf\u00e9",
+        f"{METRICS}vllm:other ...\nType e\nvllm:other 1e.e+\n",
+    ],
+)
+def test_how_a_file_is_written_does_not_matter(tmp_path, text):
+    path = tmp_path / "counted"
+    path.write_bytes(text.encode("latin-1" if "caf" in text else "utf-8"))
+    assert read_counters(path).tokens_per_step == pytest.approx(MEAN, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"acceptance_histogram": [10**400, 1]},
+        {"acceptance_histogram": {"1" * 5000: 1}},
+        {"acceptance_histogram": [1] * 100_000},
+        {"acceptance_histogram": [1, 2], "num_spec_tokens": 1e308},
+        {"spec_verify_ct": 1e-300, "spec_num_proposed_drafts": 1e300, "spec_correct_drafts_histogram": [1, 2]},
+        {"acceptance_histogram": [[1]]},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_numbers_that_nobody_counts_are_refused_in_words(tmp_path, values):
+    with pytest.raises(SpecvizError) as caught:
+        read_counters(write(tmp_path, json.dumps(values)))
+    assert len(str(caught.value)) < 400
+
+
+def test_positions_that_rise_cannot_be(tmp_path):
+    bench = {**BENCH, "spec_decode_per_position_acceptance_rates": [0.1, 0.8, 0.1]}
+    with pytest.raises(SpecvizError, match="counters that cannot be"):
+        read_counters(write(tmp_path, json.dumps(bench)))
 
 
 # ---- beside what the files allow -------------------------------------------------------------------------------------
@@ -215,7 +263,7 @@ def models():
 
 
 @torch.inference_mode()
-def serve(models, pads, is_drawn, num_steps=500):
+def serve(models, pads, is_drawn, num_steps=300):
     """Counts as an engine would: drafts, verifies, writes on; by hand, with a forward for each token."""
     (target, tokenizer), (draft, _) = models
     generator = torch.Generator().manual_seed(1)
@@ -254,7 +302,7 @@ def serve(models, pads, is_drawn, num_steps=500):
 
 def job(tmp_path, histogram, **options):
     path = write(tmp_path, json.dumps(vllm(histogram)))
-    options = {"k": K, "costs": {}, "max_new_tokens": 48, "seed": 3, **options}
+    options = {"k": K, "costs": {}, "max_new_tokens": 32, "seed": 3, **options}
     return align([{"prompt": prompt} for prompt in PROMPTS], draft="fable-draft", served=path, **options).summary
 
 
@@ -288,6 +336,43 @@ def test_more_than_the_files_allow_is_said(tmp_path):
     summary = job(tmp_path, [0, 0, 10, 990])
     assert not summary.drafts[0].findings
     assert any("more than these files allow" in words for words in summary.warnings)
+    (part,) = (part for part in sections(summary) if part.title == "As served")
+    assert "more than these files allow" in str(part.blocks[1])
+    assert "so few" not in str(part)
+
+
+@pytest.mark.parametrize(
+    ("text", "prompts", "words"),
+    [
+        (f"{SHAPES['vLLM']}\nrejection_sample_method='synthetic'\n", 10, "drew? acceptance at random|draw acceptance"),
+        (SHAPES["vLLM"], 3, "fewer than 8 texts"),
+    ],
+    ids=["forged", "few"],
+)
+def test_counters_that_say_nothing_get_no_verdict(tmp_path, text, prompts, words):
+    summary = align(PROMPTS[:prompts], k=K, costs={}, max_new_tokens=8, served=write(tmp_path, text)).summary
+    assert summary.as_served is None
+    assert not [finding for finding in summary.drafts[0].findings if finding.kind == "served"]
+    assert any(re.search(words, warning) for warning in summary.warnings)
+
+
+def test_an_engine_with_other_texts_fits_as_often_as_said():
+    """The texts' own chance counts, unless the engine wrote these very texts."""
+    chance = np.random.default_rng(2)
+
+    def steps_of(num_texts):
+        rates = chance.beta(4, 3, (num_texts, 1))
+        accepted = np.cumprod(chance.random((num_texts, 20, K)) < rates[:, :, None], axis=2).sum(1)
+        return np.concatenate([np.full((num_texts, 1), 20.0), accepted], axis=1)
+
+    def fits():
+        mine, theirs = steps_of(20), steps_of(20)
+        mean = theirs[:, 1:].sum() / theirs[:, 0].sum()
+        counted = Counters("x", 400.0, 1 + mean, 0.05, (), K, False, "")
+        found = beside("d", counted, {False: mine}, (), are_same_texts=False)
+        return found.allowed[0].fits
+
+    assert sum(fits() for _ in range(200)) >= 150
 
 
 def test_another_k_and_several_drafts_are_refused(tmp_path):

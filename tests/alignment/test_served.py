@@ -3,6 +3,9 @@ everything that a server can do wrong."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -69,7 +72,7 @@ def test_the_numbers_are_those_of_the_weights(pair, kinds):
     np.testing.assert_allclose(ours.by_position, theirs.by_position, rtol=1e-6)
     assert ours.greedy_agreement == theirs.greedy_agreement
     assert ours.mean_acceptance == pytest.approx(theirs.mean_acceptance, rel=1e-6)
-    assert ours.alpha == pytest.approx(theirs.alpha, abs=0.03)  # what no server names counts by the text's own tokens
+    assert ours.alpha == pytest.approx(theirs.alpha, abs=0.04)  # what no server names counts by the text's own tokens
     assert served.summary.exact
     assert not here.summary.exact
     assert list(served.prompts["source"]) == ["sampled"] * len(PROMPTS)
@@ -153,7 +156,7 @@ def test_a_killed_job_goes_on(pair, tmp_path):
     assert done.summary.num_prompts == len(PROMPTS)
     with pytest.raises(SpecvizError, match="logprobs was 20, is 10"):
         align(PROMPTS, **options, logprobs=10)
-    behind[0].context = 512
+    behind[0].context = 512  # another model, by what the server says
     with pytest.raises(SpecvizError, match="holds another job"):
         align(PROMPTS, **options)
 
@@ -237,6 +240,18 @@ def to_logits(choice):
             entry["logprob"] += 12.0
 
 
+def few_ranks(choice):
+    for row in choice["prompt_logprobs"] or ():
+        for token in [token for token, entry in (row or {}).items() if entry["rank"] > 3]:
+            row[token]["rank"] += 100
+
+
+def mix_ranks(choice):
+    for row in choice["prompt_logprobs"] or ():
+        for entry in (row or {}).values():
+            entry["rank"] = 21 - entry["rank"] if entry["rank"] < 21 else entry["rank"]
+
+
 def other_texts(choice):
     for row in choice["prompt_logprobs"] or ():
         for token, entry in (row or {}).items():
@@ -251,11 +266,23 @@ MISTAKES = [
     (with_choice(lambda choice: choice.update(prompt_token_ids=[1, 2])), "other token ids than it was sent"),
     (with_choice(lambda choice: choice.pop("token_ids")), "it holds no token ids"),
     (with_choice(lambda choice: choice.update(prompt_logprobs=None)), "it holds no prompt_logprobs"),
+    (with_choice(lambda choice: choice.update(token_ids=[5] * 9)), "9 tokens where at most 4 were asked"),
+    (with_choice(lambda choice: choice.update(token_ids=[2**70])), "cannot be used"),
+    (with_choice(lambda choice: choice.update(finish_reason="abort")), "broke the text off"),
+    (with_choice(lambda choice: choice["prompt_logprobs"] and choice["prompt_logprobs"].append({})), "it tells of"),
+    (with_choice(lambda choice: few_ranks(choice)), "does not name the 20 likeliest tokens"),
+    (with_choice(lambda choice: mix_ranks(choice)), "likeliest tokens are not in order"),
+    (changed(change=lambda path, answer: {} if path == "/detokenize" else answer), "to /detokenize cannot be used"),
+    (changed(page=b"<html>log in</html>"), "it is not JSON as these servers write it"),
+    (changed(page=b'{"tokens": ' + b"[" * 100_000), "to /tokenize cannot be used"),
     (with_choice(lambda choice: choice.update(token_ids=["a"])), "cannot be used: Expected `int`"),
     (changed(most_logprobs=5), "start it with a larger --max-logprobs"),
     (changed(owner="llamacpp"), "name its .gguf file"),
     (changed(before=lambda path: 500 if path == "/v1/completions" else None), "answered 500 .out of order., 3 times"),
-    (changed(before=lambda path: 307 if path == "/tokenize" else None), "another address, which is not followed"),
+    (
+        changed(before=lambda path: 307 if path == "/tokenize" else None),
+        "sends on to 127.0.0.1:9, which is not followed",
+    ),
     (changed(before=lambda path: 404 if path == "/tokenize" else None), "refuses /tokenize with 404"),
     (changed(change=lambda path, answer: {"data": []} if path == "/v1/models" else answer), "has 0 models"),
     (changed(change=lambda path, answer: [1] if path == "/v1/models" else answer), "cannot be used"),
@@ -264,7 +291,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("change", "words"), MISTAKES, ids=[words for _, words in MISTAKES])
 def test_every_mistake_has_its_words(pair, change, words):
-    assert pytest.importorskip("re").search(words, broken(pair, change))
+    assert re.search(words, broken(pair, change))
 
 
 def test_sglangs_mistakes_have_words_too(pair):
@@ -295,6 +322,80 @@ def test_a_slow_server_is_left(pair):
 def test_nobody_answers():
     with pytest.raises(SpecvizError, match=r"127\.0\.0\.1:9 cannot be reached"):
         align(PROMPTS, target="http://127.0.0.1:9", draft="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("key", ["s\u00e4cret", "sec\nret", "\x1b[31m"])
+def test_what_is_no_key_is_not_sent_and_not_shown(pair, monkeypatch, key):
+    _, urls = pair()
+    monkeypatch.setenv("SPECVIZ_TARGET_KEY", key)
+    with pytest.raises(SpecvizError, match="SPECVIZ_TARGET_KEY holds a character that no key has") as caught:
+        align(PROMPTS[:1], **urls)
+    assert key not in str(caught.value)
+
+
+def test_a_key_is_stripped_and_never_repeated_from_what_a_server_says(pair, monkeypatch, tmp_path):
+    behind, urls = pair()
+    behind[0].key = "very-secret"
+    monkeypatch.setenv("SPECVIZ_TARGET_KEY", "very-secret\n")
+    behind[0].context = 24
+
+    def complain(path, answer):
+        if path == "/v1/completions":
+            return 400, "bad header Bearer very-secret"
+        return answer
+
+    behind[0].change = complain
+    with pytest.raises(SpecvizError, match=r"bad header Bearer \*\*\*"):
+        align(PROMPTS[:2], **urls, max_new_tokens=4, out=tmp_path / "job")
+    for file in (tmp_path / "job").rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            assert b"very-secret" not in content
+            assert b"127.0.0.1" not in content
+
+
+def test_a_stopped_job_does_not_wait_for_its_servers(pair, tmp_path):
+    behind, urls = pair()
+    behind[1].before = slow(60)
+    code = (
+        "import os, signal, sys, threading; from specviz.alignment.job import align\n"
+        "threading.Timer(8, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "align(['The cat'] * 3, target=sys.argv[1], draft=sys.argv[2], max_new_tokens=4)"
+    )
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code, urls["target"], urls["draft"]],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert "KeyboardInterrupt" in done.stderr
+    assert time.monotonic() - begun < 30
+
+
+def test_an_answer_that_drips_is_left(pair):
+    behind, urls = pair()
+    behind[0].drip = 0.3
+    with pytest.raises(SpecvizError, match="did not answer within 1 s"):
+        align(PROMPTS[:1], **urls, timeout_s=1)
+
+
+def test_texts_under_two_filters_are_an_estimate(pair):
+    _, urls = pair()
+    for filters, is_exact in (({"top_k": 8}, True), ({"top_k": 8, "min_p": 0.05}, False)):
+        done = align(PROMPTS[:2], **urls, max_new_tokens=4, **filters).summary
+        assert done.exact == is_exact
+        assert ("in different orders" in done.note) != is_exact
+
+
+def test_a_row_that_a_server_refuses_is_named_and_left_out(pair):
+    behind, urls = pair()
+    rows = [*PROMPTS[:2], {"prompt_ids": [5], "ids": [20, 999_999, 7]}]
+    behind[0].vocab = 4096
+    done = align(rows, **urls, max_new_tokens=4)
+    assert done.summary.num_prompts == 2
+    assert "Token id 999999 is out of vocabulary" in done.summary.refused[0][1]
 
 
 def test_keys_come_from_the_environment_and_go_to_their_own_server(pair, monkeypatch):
@@ -331,12 +432,22 @@ def test_one_of_several_models_is_named_behind_the_address(pair):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://me:secret@localhost:80", "http://", "https://host/?key=secret", "http://host:99999999/"]
+    "url",
+    [
+        *("http://me:secret@localhost:80", "http://", "https://host/?key=secret", "http://host:99999999/"),
+        *("http://[::1", "http://[zz]:80"),
+    ],
 )
 def test_addresses_of_another_form_are_refused_without_being_repeated(url):
     with pytest.raises(SpecvizError) as caught:
         align(PROMPTS, target=url, draft="http://127.0.0.1:9")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://a..b:80", f"http://{'a' * 300}:80", "http://xn--a:80"])
+def test_hosts_that_no_host_can_have_are_said_to_be_out_of_reach(url):
+    with pytest.raises(SpecvizError, match="cannot be reached"):
+        align(PROMPTS, target=url, draft="http://127.0.0.1:9")
 
 
 def test_servers_and_weights_are_not_mixed(pair):
@@ -358,5 +469,17 @@ def test_two_drafts_of_one_name_are_told_apart(pair, models):
     _, urls = pair()
     with serve(replace(Behind(DRAFT, "vllm", *models[DRAFT]))) as other:
         done = align(PROMPTS[:2], target=urls["target"], draft=[urls["draft"], other], max_new_tokens=8)
-    names = [draft.name for draft in done.summary.drafts]
-    assert names == [f"{DRAFT} at {url.removeprefix('http://')}" for url in (urls["draft"], other)]
+    assert [draft.name for draft in done.summary.drafts] == [f"{DRAFT} (1)", f"{DRAFT} (2)"]
+    with pytest.raises(SpecvizError, match="address must be named once"):
+        align(PROMPTS[:2], target=urls["target"], draft=[urls["draft"]] * 2)
+
+
+def test_a_pair_that_moves_goes_on(pair, tmp_path, models):
+    behind, urls = pair()
+    options = {"out": tmp_path / "job", "shard_size": 1, "max_new_tokens": 4}
+    for progress in align_steps(PROMPTS, **urls, **options):
+        if progress.done == 2:
+            break
+    with serve(behind[0]) as target:
+        done = align(PROMPTS, target=f"{target}/v1", draft=urls["draft"], **options)
+    assert done.summary.num_prompts == len(PROMPTS)

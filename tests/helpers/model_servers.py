@@ -39,6 +39,9 @@ class Behind:
     most_logprobs: int = MOST_LOGPROBS
     change: Callable[[str, dict], dict] = lambda path, answer: answer  # of every answer
     before: Callable[[str], int | None] = lambda path: None  # the status of a failure, or None
+    page: bytes | None = None  # in the place of every answer but that on the models
+    drip: float | None = None  # seconds from one byte of an answer to the next
+    vocab: int | None = None  # ids from here on are refused
     asked: list[tuple[str, dict]] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
@@ -99,6 +102,8 @@ class Behind:
 
     def _complete(self, asked: dict) -> dict | tuple[int, str]:
         ids, most = asked["prompt"], asked["max_tokens"]
+        if self.vocab and max(ids) >= self.vocab:
+            return 400, f"Token id {max(ids)} is out of vocabulary"
         if len(ids) + most > self.context:
             return 400, f"This model's maximum context length is {self.context} tokens."
         choice: dict = {"index": 0, "text": "", "logprobs": None, "stop_reason": None, "prompt_logprobs": None}
@@ -181,13 +186,17 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             with behind.lock:
                 behind.at_once -= 1
+        if not isinstance(found, tuple):
+            found = behind.change(self.path, found)
         if isinstance(found, tuple):
             self._send(found[0], {"error": {"message": found[1], "type": "BadRequestError", "code": found[0]}})
         else:
-            self._send(200, behind.change(self.path, found))
+            self._send(200, found)
 
     def _send(self, status: int, values: dict) -> None:
         content = json.dumps(values).encode()
+        if self.behind.page is not None and self.path != "/v1/models":
+            content = self.behind.page
         try:
             self.send_response(status)
             if status in (301, 307):
@@ -195,7 +204,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            if self.behind.drip is None or self.path == "/v1/models":
+                self.wfile.write(content)
+                return
+            for place in range(len(content)):
+                self.wfile.write(content[place : place + 1])
+                time.sleep(self.behind.drip)
         except OSError:
             pass  # who asked has left
 

@@ -36,7 +36,10 @@ Steps = Array
 
 
 def try_faults(subject: Subject, texts: Texts, k: int) -> tuple[EngineFault, ...]:
-    """Tries each fault, returns what it changes in the steps of the draft on these texts."""
+    """Tries each fault, returns what it changes in the steps of the draft on these texts.
+
+    A fault that changes nothing there is left out: this draft cannot have it.
+    """
     readings = [
         Reading(subject.module, half, sample.texts) for half, sample in enumerate(texts.samples)
     ]
@@ -49,9 +52,13 @@ def try_faults(subject: Subject, texts: Texts, k: int) -> tuple[EngineFault, ...
         [np.concatenate(halves) for halves in zip(*of_reading, strict=True)]
         for of_reading in zip(*by_half, strict=True)
     )
+    changes = [
+        tuple(_change(*pair) for pair in zip(before, after, strict=True)) for after in afters
+    ]
     return tuple(
-        EngineFault(fault.cure, *(_change(*pair) for pair in zip(before, after, strict=True)))
-        for fault, after in zip(faults, afters, strict=True)
+        EngineFault(fault.cure, *change)
+        for fault, change in zip(faults, changes, strict=True)
+        if any(any(way.by_position) for way in change)
     )
 
 

@@ -52,7 +52,7 @@ LOOK_AT: Mapping[str, str] = {
     "start": "the tokenizer's files (bos_token, add_bos_token), or how requests are rendered",
     "tokenizer": "tokenizer.json: the draft must split text as the target does",
     "long prompts": "what the draft was trained on: its prompts were shorter",
-    SERVED: "the engine: its finding says what it may do to the draft",
+    SERVED: "how the engine feeds the draft: padding, the start token, the template, positions, its cache",
 }
 """What to look at first, by the kind of a finding; for others, how the files were made."""
 

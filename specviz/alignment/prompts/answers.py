@@ -16,7 +16,7 @@ from specviz.alignment.prompts.messages import is_messages
 from specviz.alignment.prompts.rows import is_usable_sampled
 from specviz.errors import SpecvizError
 from specviz.models.chat import REASONING
-from specviz.request import Request
+from specviz.request import Request, has_one_law
 from specviz.trace.values import format_got
 
 HOLDERS = ("response", "output", "outputs", "choices", "generated_text", "output_text")
@@ -213,7 +213,7 @@ def _check_whole(level: Fields) -> None:
         error = fields.get("error")
         status = fields.get("status_code", 200)
         kind = fields.peek("object")
-        if error or status != 200 or kind == "error":
+        if error or status not in (200, "200") or kind == "error":
             got = format_got(error or status)
             raise SpecvizError(f"has an error in the place of an answer {got}")
         reason = fields.get("finish_reason")
@@ -338,8 +338,9 @@ def _sampled(request: Fields, served: object) -> Mapping[str, Any] | None:
     if named.get("top_k") == -1:
         named["top_k"] = 0
     sampled = {"target": model, **named}
-    filters = [name for name, off in Request.FILTERS.items() if named.get(name) != off]
-    if len(named) < len(Request.SAMPLING) or len(filters) > 1 or not is_usable_sampled(sampled):
+    if len(named) < len(Request.SAMPLING) or not has_one_law(named):
+        return None
+    if not is_usable_sampled(sampled):
         return None
     request.take("model", "sampling_params", *Request.SAMPLING)
     return sampled

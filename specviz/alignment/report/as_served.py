@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from specviz.alignment.report import cells
-from specviz.alignment.served.beside import WAYS, fault_words
+from specviz.alignment.served.beside import WAYS, fault_words, finding_of, note_of
 from specviz.alignment.summary import Interval, Summary
 from specviz.views import blocks
 from specviz.views.blocks import PageBlock
@@ -62,7 +62,9 @@ def as_served(summary: Summary) -> list[PageBlock]:
         fitting = [WAYS[way.by_argmax] for way in found.allowed if way.fits]
         words = f"The counters fit {' and '.join(fitting)} tokens: the engine gets what these files allow."
         return [table, blocks.VerdictBlock("consistent", words)]
-    return [table, blocks.WordsBlock(reveal(fault_words(found)))]
+    is_below = finding_of(found, summary.k) is not None
+    sentences = [fault_words(found)] if is_below else note_of(found)
+    return [table, *(blocks.WordsBlock(reveal(words)) for words in sentences)]
 
 
 def _interval_words(interval: Interval | None) -> str:

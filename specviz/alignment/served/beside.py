@@ -23,7 +23,7 @@ from specviz.views.words import quantity
 LEVEL = 0.95
 ROUNDED = 0.01  # tokens per step: logs give two decimals
 MOST_FITTING = 3
-LEAST_PART = 0.25  # of the gap that a fault must explain to be named
+MOST_LEFT = 0.25  # of the gap, which a fault that is named may leave
 LOOK_AT = "padding, the start token, the template, positions, and the number format of the cache"
 WAYS = {False: "drawn", True: "most likely"}
 """Which tokens are drafted, in words, by whether it is the most likely ones."""
@@ -75,7 +75,7 @@ def _allowed(by_argmax: bool, steps: Array, counters: Counters, are_same_texts: 
     growth = float(stdtrit(max(num_texts - 1, 1), 1 - (1 - LEVEL) / 2))
     tokens = 1 + float(shares.sum())
     own_error = 0.0 if are_same_texts else error
-    room = growth * math.hypot(own_error, _noise(counters)) + ROUNDED
+    room = growth * math.hypot(own_error, _noise(counters, len(shares))) + ROUNDED
     return Allowed(
         by_argmax=by_argmax,
         tokens_per_step=tokens,
@@ -92,10 +92,8 @@ def _allowed(by_argmax: bool, steps: Array, counters: Counters, are_same_texts: 
 
 
 def _errors(accepted: Array, drafting: Array, shares: Sequence[float] | Array) -> list[float]:
-    """The standard error of each ratio accepted / drafting over the texts; 1 for a single text. accepted [texts, n]."""
+    """The standard error of each ratio accepted / drafting over the texts. accepted [texts, n]."""
     num_texts = len(drafting)
-    if num_texts < 2:
-        return [1.0] * accepted.shape[1]
     residuals = accepted - np.asarray(shares) * drafting[:, None]
     variance = (residuals**2).sum(0) * num_texts / (num_texts - 1)
     return (np.sqrt(variance) / max(float(drafting.sum()), 1e-9)).tolist()
@@ -105,11 +103,11 @@ def _around(share: float, room: float) -> Interval:
     return max(0.0, float(share) - room), min(1.0, float(share) + room)
 
 
-def _noise(counters: Counters) -> float:
+def _noise(counters: Counters, k: int) -> float:
     """The standard error of what the engine counted; at most, where it does not tell how its steps differ."""
     if counters.deviation is not None:
         return counters.deviation
-    return (counters.k or counters.tokens_per_step) / 2 / math.sqrt(counters.num_steps)
+    return k / 2 / math.sqrt(counters.num_steps)
 
 
 def _fitting(
@@ -121,9 +119,9 @@ def _fitting(
     tokens = 1 + float(shares.sum())
     gap = counters.tokens_per_step - way.tokens_per_step
     explained = tokens - way.tokens_per_step
-    room = 2 * math.hypot(change.deviation, _noise(counters)) + ROUNDED
-    is_near = abs(counters.tokens_per_step - tokens) <= max(room, LEAST_PART * abs(gap))
-    if not is_near or explained * gap <= 0:
+    room = 2 * math.hypot(change.deviation, _noise(counters, len(shares))) + ROUNDED
+    is_near = abs(counters.tokens_per_step - tokens) <= max(room, MOST_LEFT * abs(gap))
+    if not is_near or gap > 0 or explained > 0:
         return
     distance = abs(counters.tokens_per_step - tokens)
     if counters.by_position:
@@ -147,6 +145,8 @@ def finding_of(found: AsServed, k: int) -> Finding | None:
         return None
     words = f"The engine gets {counted:.2f} tokens per step where these files allow {allowed_words(found)} (K={k}, on "
     words += f"these texts). Look at {LOOK_AT}. {fault_words(found)}"
+    if found.counters.k is None:
+        words += " The counters do not tell how many tokens a step drafts: another K would show in the same way."
     return Finding(found.draft, SERVED, words, {"served": counted, "allowed": min(above)})
 
 
@@ -159,27 +159,25 @@ def allowed_words(found: AsServed) -> str:
 def fault_words(found: AsServed) -> str:
     """Says which faults would give these counters."""
     if not found.num_tried:
-        return "What may lie between was not tried, as that needs the weights and texts enough."
+        return (
+            "No fault of an engine was tried on the draft: that needs the weights, and more texts."
+        )
     if not found.faults:
-        return f"None of {quantity(found.num_tried, 'fault')} that were tried on the draft alone gives so few."
+        tried = quantity(found.num_tried, "fault")
+        return f"The draft alone gives so few with none of {tried} that an engine may have."
     named = [
         f"{fault.words} ({fault.tokens_per_step:.2f}, {WAYS[fault.by_argmax]} tokens)"
         for fault in found.faults
     ]
     return (
-        f"Of {quantity(found.num_tried, 'fault')} that were tried on the draft alone, about as few come with "
-        f"{', or with '.join(named)}."
+        f"Of {quantity(found.num_tried, 'fault')} that an engine may have, tried on the draft alone, about as few come "
+        f"with {', or with '.join(named)}."
     )
 
 
 def note_of(found: AsServed) -> Iterator[str]:
     """Says what else is to be known of the counters, in sentences."""
     counters = found.counters
-    if counters.is_forged:
-        yield (
-            f"The counters of {counters.source} are not of this draft: the engine was set to draw acceptance at random "
-            "(synthetic acceptance)."
-        )
     most = max(way.tokens_per_step for way in found.allowed)
     if counters.tokens_per_step > most and not any(way.fits for way in found.allowed):
         yield (

@@ -1,6 +1,6 @@
 """Reads what an engine counted while it served: tokens per step and acceptance by position.
 
-Read are vLLM (requests, log, metrics, `vllm bench serve`), SGLang (requests, metrics), TensorRT-LLM
+Read are vLLM (requests, log, metrics, `vllm bench serve`), SGLang (requests), TensorRT-LLM
 (dflash_accept_stats), llama.cpp (timings, log) and AIPerf (profile_export.jsonl). Files are not trusted.
 """
 
@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,17 @@ from specviz.trace.values import format_got
 
 MOST_BYTES = 256 << 20
 MOST_LINE = 4_000  # characters of a log's line
+MOST_COUNTS = 1_000  # in a list
+MOST_COUNT = 1e18
+RISE = 0.01  # of acceptance from one position to the next, by rounding: a step that accepts more accepts fewer, too
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip's and zstandard's files begin
 MOST_NESTED = 8  # objects inside each other that are searched
 FORGED = re.compile(
     r"rejection_sample_method\W{1,6}synthetic|synthetic_acceptance|spec-decode-acceptance-length|SIMULATE_ACC_LEN"
 )
 """Settings of engines that draw acceptance instead of finding it."""
 NAMES = (
-    "vLLM's requests, log lines, metrics or bench results, SGLang's meta_info or metrics, TensorRT-LLM's "
+    "vLLM's requests, log lines, metrics or bench results, SGLang's meta_info, TensorRT-LLM's "
     "dflash_accept_stats, llama.cpp's timings or log lines, AIPerf's profile_export.jsonl"
 )
 
@@ -81,7 +86,9 @@ class _Count:
         most = self.most or len(by_position) or None
         if most is not None and most > KS[-1]:
             raise SpecvizError(f"counts drafts of {most} tokens: at most {KS[-1]} are compared")
-        if not 0 <= mean <= (most or KS[-1]) or any(not 0 <= share <= 1 for share in by_position):
+        rises = [late - early for early, late in pairwise(by_position)]
+        is_odd = any(not 0 <= share <= 1 for share in by_position) or max(rises, default=0) > RISE
+        if not 0 <= mean <= (most or KS[-1]) or is_odd:
             raise SpecvizError(
                 f"holds counters that cannot be: {self.accepted:,.0f} tokens accepted in {self.steps:,.0f} steps"
             )
@@ -101,22 +108,22 @@ def read_counters(path: str | Path) -> Counters:
     """The counters of a file, summed over all requests in it. Raises SpecvizError where it holds none."""
     path = Path(path)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise SpecvizError(
-                f"{path.name} is too large: at most {MOST_BYTES:,} bytes are read (got {path.stat().st_size:,})"
-            )
-        raw = path.read_bytes()
-        text = raw.decode("utf-8")
+        if path.exists() and not path.is_file():
+            raise SpecvizError(f"{path.name} is not a file")
+        with path.open("rb") as stream:
+            raw = stream.read(MOST_BYTES + 1)
     except OSError as error:
         raise SpecvizError(f"{path.name} cannot be opened ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise SpecvizError(f"{path.name} is not text in UTF-8") from error
+    if len(raw) > MOST_BYTES:
+        raise SpecvizError(f"{path.name} is too large: at most {MOST_BYTES:,} bytes are read")
+    if raw.startswith(PACKED):
+        raise SpecvizError(f"{path.name} is packed: unpack it first")
+    text = raw.decode("utf-8-sig", "replace")
     count = _Count()
     try:
         for record in _records(text):
             _add_record(record, count)
-        if not count.source:
-            _add_lines(text, count)
+        _add_lines(text, count)
         if not count.source:
             raise SpecvizError(f"holds no counters of speculative decoding; read are {NAMES}")
         content = hashlib.sha256(raw).hexdigest()[:16]
@@ -168,7 +175,7 @@ def _number(values: Mapping[str, Any], name: str, *, default: float | None = Non
     if value is None and default is not None:
         return default
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < 0:
+    if not is_number or not 0 <= value <= MOST_COUNT:
         raise SpecvizError(f'needs "{name}" as a number that is not negative {format_got(value)}')
     return float(value)
 
@@ -177,24 +184,27 @@ def _numbers(values: Mapping[str, Any], name: str) -> list[float]:
     """A list of counts, or {"0": count, ...}."""
     found = values.get(name)
     if isinstance(found, dict):
-        if not all(key.isdecimal() and int(key) <= KS[-1] for key in found):
+        if not all(key.isdecimal() and len(key) < 3 and int(key) <= KS[-1] for key in found):
             raise SpecvizError(f'needs "{name}" by numbers from 0 to {KS[-1]} {format_got(found)}')
         size = 1 + max(map(int, found), default=-1)
         found = [found.get(str(place), 0) for place in range(size)]
-    if not isinstance(found, list):
-        raise SpecvizError(f'needs "{name}" as a list of numbers {format_got(found)}')
+    if not isinstance(found, list) or len(found) > MOST_COUNTS:
+        raise SpecvizError(
+            f'needs "{name}" as a list of at most {MOST_COUNTS:,} numbers {format_got(found)}'
+        )
     return [_number({name: item}, name) for item in found]
 
 
 def _add_histogram(source: str, histogram: Sequence[float], count: _Count, most: float = 0) -> None:
     """Adds steps by how many tokens they accepted: entry 0 accepted none."""
-    reached = [sum(histogram[place:]) for place in range(1, len(histogram))]
+    # the steps that accept n tokens or more, for n = 1, 2, ...
+    reached = list(accumulate(reversed(histogram[1:])))[::-1]
     count.add(
         source,
         steps=sum(histogram),
         accepted=sum(reached),
         reached=reached,
-        most=max(int(most), len(reached)),
+        most=max(round(min(most, MOST_COUNTS)), len(reached)),
     )
 
 
@@ -230,7 +240,7 @@ def _sglang(values: Mapping[str, Any], count: _Count) -> None:
     if values.get("spec_correct_drafts_histogram"):
         histogram = _numbers(values, "spec_correct_drafts_histogram")
         drafted = _number(values, "spec_num_proposed_drafts", default=0.0)
-        _add_histogram("SGLang", histogram, count, round(drafted / steps) if steps else 0)
+        _add_histogram("SGLang", histogram, count, drafted / steps if steps >= 1 else 0)
     else:
         count.add("SGLang", steps, _number(values, "spec_num_correct_drafts"))
 
@@ -242,9 +252,12 @@ def _tensorrt(values: Mapping[str, Any], count: _Count) -> None:
 
 
 def _llama(values: Mapping[str, Any], count: _Count) -> None:
-    """Adds llama.cpp's timings. Every step gives one token more than it accepts, so the steps follow."""
+    """Adds llama.cpp's timings. Every step gives one token more than it accepts, so the steps follow.
+
+    The first token comes with the prompt, without a draft.
+    """
     accepted = _number(values, "draft_n_accepted")
-    steps = _number(values, "predicted_n") - accepted
+    steps = _number(values, "predicted_n") - accepted - 1
     if steps < 0:
         raise SpecvizError("counts more accepted tokens than written ones")
     count.add("llama.cpp", steps, accepted)
@@ -273,7 +286,10 @@ _LLAMA_LOG = re.compile(
     rf"draft acceptance = {_NUMBER} \( *{_NUMBER} accepted / *{_NUMBER} generated\)"
     rf".*?acceptance rate per position = \({_LIST}\)"
 )
-_METRIC = re.compile(r"^([a-zA-Z_:]+)(?:\{([^}]*)\})? ([0-9.eE+]+)$", re.MULTILINE)
+_METRIC = re.compile(
+    r"^(vllm:[a-z_]+)(?:\{([^}]*)\})? +([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)(?: +[0-9]+)?\r?$",
+    re.MULTILINE,
+)
 _POSITION = re.compile(r'position="(\d+)"')
 
 
@@ -291,7 +307,7 @@ def _add_lines(text: str, count: _Count) -> None:
 
 def _add_rates(source: str, accepted: float, drafted: float, listed: str, count: _Count) -> None:
     """Adds a line of a log. It does not tell the steps: each accepts as many tokens as the rates add up to."""
-    rates = [float(rate) for rate in listed.split(",") if rate.strip()]
+    rates = [float(rate) for rate in re.findall(_NUMBER, listed)]
     steps = accepted / sum(rates) if sum(rates) else drafted / len(rates)
     if steps:
         count.add(source, steps, accepted, reached=[rate * steps for rate in rates])

@@ -5,17 +5,19 @@ keyed by id. SGLang: /generate with return_logprob, whose entries are [log-proba
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from specviz.alignment.served.top_rows import Entry, TopRows, Untrue, rows_of
 from specviz.decoding.sampling import Sampling
+from specviz.request import MAX_ID
 
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 """What changes no probability; a server would otherwise take what the model's generation_config.json asks for."""
-ENDED = "stop"
-"""The reason for the end of a text that the model ended itself."""
+ENDED, LENGTH = "stop", "length"
+"""Why a text ends: the model ended it itself, or it has as many tokens as were asked."""
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 
 
 class Dialect(Protocol):
@@ -27,11 +29,13 @@ class Dialect(Protocol):
         self, prompt: Sequence[int], sampling: Sampling, seed: int, max_new_tokens: int
     ) -> dict[str, Any]: ...
 
-    def read_answer(self, answer: bytes) -> tuple[tuple[int, ...], bool]: ...
+    def read_answer(self, answer: bytes) -> tuple[tuple[int, ...], str]: ...
 
     def ask_rows(self, tokens: Sequence[int], begin: int, num_top: int) -> dict[str, Any]: ...
 
-    def read_rows(self, answer: bytes, tokens: Sequence[int], begin: int) -> TopRows: ...
+    def read_rows(
+        self, answer: bytes, tokens: Sequence[int], begin: int, num_top: int
+    ) -> TopRows: ...
 
     def read_text(self, answer: bytes) -> str: ...
 
@@ -56,7 +60,7 @@ class _VllmEntry(msgspec.Struct):
 
 class _VllmChoice(msgspec.Struct):
     finish_reason: str | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: list[dict[str, _VllmEntry] | None] | None = None
 
@@ -86,11 +90,11 @@ class Vllm:
             "return_token_ids": True,
         }
 
-    def read_answer(self, answer: bytes) -> tuple[tuple[int, ...], bool]:
+    def read_answer(self, answer: bytes) -> tuple[tuple[int, ...], str]:
         choice = msgspec.json.decode(answer, type=_VllmAnswer).only()
         if choice.token_ids is None:
             raise Untrue("it holds no token ids (return_token_ids), which vLLM gives since 0.10.2")
-        return tuple(choice.token_ids), choice.finish_reason == ENDED
+        return tuple(choice.token_ids), choice.finish_reason or ""
 
     def ask_rows(self, tokens: Sequence[int], begin: int, num_top: int) -> dict[str, Any]:
         return {
@@ -101,22 +105,26 @@ class Vllm:
             "return_token_ids": True,
         }
 
-    def read_rows(self, answer: bytes, tokens: Sequence[int], begin: int) -> TopRows:
+    def read_rows(self, answer: bytes, tokens: Sequence[int], begin: int, num_top: int) -> TopRows:
         choice = msgspec.json.decode(answer, type=_VllmAnswer).only()
         if choice.prompt_logprobs is None:
             raise Untrue("it holds no prompt_logprobs: this server cannot read a text")
         if choice.prompt_token_ids is not None and choice.prompt_token_ids != list(tokens):
             raise Untrue("it read other token ids than it was sent")
+        if len(choice.prompt_logprobs) != len(tokens):
+            raise Untrue(
+                f"it tells of {len(choice.prompt_logprobs):,} tokens instead of {len(tokens):,}"
+            )
         tops = []
         own = []
-        for row, token in zip(choice.prompt_logprobs[begin:], tokens[begin:], strict=False):
+        for row, token in zip(choice.prompt_logprobs[begin:], tokens[begin:], strict=True):
             by_id = row or {}
+            # the text's own token is named beside the likeliest, whatever its rank
             ranked = sorted(by_id.items(), key=lambda item: item[1].rank)
-            top = []  # the text's own token may stand behind a gap
-            for name, entry in ranked:
-                if entry.rank == len(top) + 1:
-                    top.append(Entry(_id_of(name), entry.logprob, entry.decoded_token))
-            tops.append(top)
+            likeliest = [item for item in ranked if item[1].rank <= num_top]
+            tops.append(
+                [Entry(_id_of(name), each.logprob, each.decoded_token) for name, each in likeliest]
+            )
             entry = by_id.get(str(token))
             own.append(entry and Entry(token, entry.logprob, entry.decoded_token))
         return rows_of(tops, own, tokens[begin:])
@@ -130,14 +138,14 @@ class _VllmText(msgspec.Struct):
 
 
 def _id_of(name: str) -> int:
-    if not name.isdecimal():
+    if not (name.isdecimal() and len(name) < 10):
         raise Untrue(f"a token id is {name!r:.40}")
     return int(name)
 
 
 # ---- SGLang ----------------------------------------------------------------------------------------------------------
 
-_Triple = tuple[float | None, int, str | None]
+_Triple = tuple[float | None, TokenId, str | None]
 
 
 class _SglangReason(msgspec.Struct):
@@ -152,7 +160,7 @@ class _SglangMeta(msgspec.Struct):
 
 class _SglangAnswer(msgspec.Struct):
     meta_info: _SglangMeta
-    output_ids: list[int] | None = None
+    output_ids: list[TokenId] | None = None
 
 
 class Sglang:
@@ -170,12 +178,12 @@ class Sglang:
         }
         return {"input_ids": list(prompt), "sampling_params": params}
 
-    def read_answer(self, answer: bytes) -> tuple[tuple[int, ...], bool]:
+    def read_answer(self, answer: bytes) -> tuple[tuple[int, ...], str]:
         read = msgspec.json.decode(answer, type=_SglangAnswer)
         if read.output_ids is None:
             raise Untrue("it holds no output_ids")
         reason = read.meta_info.finish_reason
-        return tuple(read.output_ids), reason is not None and reason.type == ENDED
+        return tuple(read.output_ids), "" if reason is None else reason.type
 
     def ask_rows(self, tokens: Sequence[int], begin: int, num_top: int) -> dict[str, Any]:
         return {
@@ -187,7 +195,7 @@ class Sglang:
             "return_text_in_logprobs": True,
         }
 
-    def read_rows(self, answer: bytes, tokens: Sequence[int], begin: int) -> TopRows:
+    def read_rows(self, answer: bytes, tokens: Sequence[int], begin: int, num_top: int) -> TopRows:
         meta = msgspec.json.decode(answer, type=_SglangAnswer).meta_info
         if meta.input_token_logprobs is None or meta.input_top_logprobs is None:
             raise Untrue("it holds no input_token_logprobs and input_top_logprobs")
@@ -197,7 +205,7 @@ class Sglang:
         if [token for _, token, _ in own] != list(tokens[begin:]):
             raise Untrue("it read other token ids than it was sent")
         return rows_of(
-            [_entries(row or ()) for row in top],
+            [_entries(row or ())[:num_top] for row in top],
             [_entry(*triple) for triple in own],
             tokens[begin:],
         )

@@ -3,17 +3,18 @@
 The target's server splits and writes the texts, or the rows hold them. Several requests run at once.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import numpy as np
 
 from specviz.alignment.generate import CONTEXT, EOS, LENGTH
-from specviz.alignment.served.endpoint import KEYS, Endpoint, ServerError
+from specviz.alignment.served.endpoint import DRAFTS, TARGETS, Endpoint, ServerError
 from specviz.alignment.served.numbers import Told, draft_columns, target_columns
 from specviz.alignment.served.top_rows import TopRows, rows_of
 from specviz.alignment.shard import check_length, describe, is_own_text
@@ -36,7 +37,7 @@ from specviz.alignment.types import (
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
 from specviz.errors import SpecvizError
-from specviz.request import MAX_ID
+from specviz.request import MAX_ID, has_one_law
 from specviz.views.words import percent
 
 MOST_UNLIKE = 0.05  # of the ids that both servers name, whose texts may differ
@@ -46,20 +47,21 @@ Result = TypeVar("Result")
 
 
 def identify_served(asked: tuple[Asking, Sequence[str]]) -> tuple[ModelIdentity, ...]:
-    """Asks each address which model it serves: the target's first. Raises SpecvizError for a server that is no use."""
+    """Asks each address which model it serves: the target's first. Raises SpecvizError for a server that is no use.
+
+    Models of one name are numbered, so that no address is stored.
+    """
     asking, urls = asked
+    if len(set(urls[1:])) < len(urls) - 1:
+        raise SpecvizError("each draft's address must be named once")
     with _open(asking, urls) as endpoints:
         models = [endpoint.model for endpoint in endpoints]
         identities = []
-        for endpoint, url in zip(endpoints, urls, strict=True):
+        for place, (endpoint, url) in enumerate(zip(endpoints, urls, strict=True)):
             name = endpoint.model
             if models.count(name) > 1:
-                name = f"{name} at {endpoint.host}"
+                name = f"{name} ({1 + models[:place].count(name)})"
             identities.append(endpoint.identity(name, url))
-    names = [identity.name for identity in identities]
-    for name in names:
-        if names.count(name) > 1:
-            raise SpecvizError(f"each address must be named once (got {name} twice)")
     return tuple(identities)
 
 
@@ -69,7 +71,7 @@ def _open(asking: Asking, urls: Sequence[str]) -> Iterator[list[Endpoint]]:
     with ExitStack() as stack:
         endpoints = []
         for place, url in enumerate(urls):
-            endpoint = Endpoint(url, KEYS[min(place, 1)], asking.timeout_s)
+            endpoint = Endpoint(url, DRAFTS if place else TARGETS, asking.timeout_s)
             stack.callback(endpoint.close)
             endpoints.append(endpoint)
         yield endpoints
@@ -80,9 +82,8 @@ def analyse_served(shard: Shard) -> ShardTables:
     with _open(shard.asking, [model.wanted for model in shard.models]) as endpoints:
         for endpoint, model in zip(endpoints, shard.models, strict=True):
             if endpoint.identity(model.name, "").content != model.content:
-                raise SpecvizError(
-                    f"the server at {endpoint.host} serves another model than when this job began; start it again in "
-                    "another folder"
+                raise ServerError(
+                    f"{endpoint} serves another model than when this job began; start it again in another folder"
                 )
         results = _each(partial(_analyse_row, endpoints, shard), shard.rows, shard.batch)
     refused = tuple(result for result in results if isinstance(result, RefusedRow))
@@ -93,24 +94,57 @@ def analyse_served(shard: Shard) -> ShardTables:
 
 
 def _each(work: Callable[[Item], Result], items: Sequence[Item], at_once: int) -> list[Result]:
-    """The results in order. What has not begun when one fails is left."""
-    pool = ThreadPoolExecutor(at_once)
+    """The results in order.
+
+    When one fails, or the caller is stopped, nothing more begins, and nobody waits for a server that still has a
+    question: the threads end with the process.
+    """
+    waiting: SimpleQueue[tuple[int, Item]] = SimpleQueue()
+    done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
+    for numbered in enumerate(items):
+        waiting.put(numbered)
+
+    def run() -> None:
+        while True:
+            try:
+                place, item = waiting.get_nowait()
+            except Empty:
+                return
+            try:
+                done.put((place, work(item)))
+            except BaseException as error:
+                done.put((place, error))
+
+    for _ in range(min(at_once, len(items))):
+        threading.Thread(target=run, daemon=True).start()
+    results: dict[int, Result] = {}
     try:
-        return list(pool.map(work, items))
+        while len(results) < len(items):
+            place, result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            results[place] = result
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        with suppress(Empty):
+            while True:
+                waiting.get_nowait()
+    return [results[place] for place in range(len(items))]
 
 
 def _analyse_row(
     endpoints: Sequence[Endpoint], shard: Shard, row: PromptRow
 ) -> AnalysedText | RefusedRow:
-    target, *drafts = endpoints
     try:
-        written = _text_of(target, shard, row)
+        return _analyse_text(endpoints, shard, _text_of(endpoints[0], shard, row))
     except ServerError:
         raise
     except SpecvizError as error:
         return RefusedRow(row.line, str(error))
+
+
+def _analyse_text(endpoints: Sequence[Endpoint], shard: Shard, written: RowText) -> AnalysedText:
+    """What every server tells of a text. Raises SpecvizError where one refuses this text."""
+    target, *drafts = endpoints
     sampling = Sampling.of(shard.request)
     num_top = shard.asking.num_top
     rows = target.read(written.prompt_ids, written.ids, num_top)
@@ -158,7 +192,8 @@ def _text_of(target: Endpoint, shard: Shard, row: PromptRow) -> RowText:
         finish = EOS
         shown = ids[:-1]
     text = target.text_of(shown) if shown else ""
-    return RowText(row, prompt, is_chat, prompt_ids, ids, True, finish, text)
+    is_exact = has_one_law({name: getattr(request, name) for name in request.SAMPLING})
+    return RowText(row, prompt, is_chat, prompt_ids, ids, is_exact, finish, text)
 
 
 def _prompt_of(
@@ -213,7 +248,7 @@ def _check_same_tokens(target: Endpoint, rows: TopRows, draft: Endpoint, own: To
     unlike = [token for token in both if _bare(rows.texts[token]) != _bare(own.texts[token])]
     if len(both) >= FEWEST_NAMED and len(unlike) > MOST_UNLIKE * len(both):
         token = min(unlike)
-        raise SpecvizError(
+        raise ServerError(
             f"{target.model} and {draft.model} number their tokens differently: id {token} is "
             f"{rows.texts[token]!r:.60} to the one and {own.texts[token]!r:.60} to the other, as are {len(unlike):,} "
             f"of the {len(both):,} ids that both name"
@@ -248,6 +283,6 @@ def _refuse_vague(made: ShardTables, shard: Shard) -> None:
             raise SpecvizError(
                 f"the likeliest {shard.asking.num_top} tokens of each place say too little at these settings: {name} "
                 f"with K={k} makes between {num_tokens / most:.2f} and {num_tokens / fewest:.2f} tokens per target "
-                f"call, and more than {percent(WIDEST)} apart is no answer. Use temperature 1, where they say "
-                "everything, or more of them: --logprobs, and --max-logprobs where vLLM is started"
+                f"call. These are more than {percent(WIDEST)} apart, so no number is given. Use temperature 1, where "
+                "they say everything, or more of them: --logprobs, and --max-logprobs where vLLM is started"
             )

@@ -18,6 +18,10 @@ MOST_VOCABULARY = 1 << 20
 """Ids that share what is not named: four times as many as the largest vocabularies in use have, as none is told."""
 MOST_MASS = 1.02
 """What the probabilities of a place may add up to: servers compute in few bits."""
+SLACK = 2e-6
+"""How far the sum of a place's probabilities may be off, as log-probabilities in float32 are rounded."""
+RISE = 1e-3  # of a log-probability behind another one, by rounding
+LEAST = -1e4  # of a log-probability; some servers write other numbers for minus infinity
 
 
 class Untrue(ValueError):
@@ -51,7 +55,11 @@ class TopRows:
         )
 
     def check(self, num_top: int) -> None:
-        """Raises Untrue for numbers that are no log-probabilities."""
+        """Raises Untrue for numbers that are no log-probabilities, and where a place has fewer tokens than asked."""
+        if self.ids.shape[1] < num_top or (self.ids[:, :num_top] < 0).any():
+            raise Untrue(f"it does not name the {num_top} likeliest tokens of every place")
+        if (np.diff(self.logprobs, axis=1) > RISE).any():
+            raise Untrue("its likeliest tokens are not in order")
         mass = np.exp(self.logprobs).sum(1)
         is_outside = ~(self.ids == self.tokens[:, None]).any(1)
         mass += np.where(is_outside, np.exp(self.token_logprobs), 0.0)
@@ -59,8 +67,6 @@ class TopRows:
             raise Untrue(
                 f"the probabilities of one place add up to {mass.max():.3g}: these are no log-probabilities"
             )
-        if num_top > 1 and (self.ids[:, 0] < 0).any():
-            raise Untrue("it tells no likeliest tokens")
 
 
 def rows_of(
@@ -85,6 +91,8 @@ def rows_of(
         ids[place, : len(row)] = [known.token for known in row]
         logprobs[place, : len(row)] = [known.logprob for known in row]
         texts |= {known.token: known.text for known in (*row, entry) if known.text is not None}
+    token_logprobs = np.maximum(token_logprobs, LEAST)
+    logprobs = np.where(ids < 0, logprobs, np.maximum(logprobs, LEAST))
     return TopRows(np.asarray(tokens, dtype=np.int64), token_logprobs, ids, logprobs, texts)
 
 
@@ -125,31 +133,45 @@ class _Unnamed:
     high: Array  # all together, at most
     each: Array  # one of them, at most
 
+    def cut(self, is_cut: Array) -> "_Unnamed":
+        """What is left of them behind a filter that may take some, and takes all where `is_cut` [N]."""
+        high = np.where(is_cut, 0.0, self.high)
+        return _Unnamed(np.zeros_like(high), high, np.where(is_cut, 0.0, self.each))
+
 
 def _unnamed(rows: TopRows, is_named: Array, temperature: float) -> _Unnamed:
     """Bounds before any filter.
 
     Their probabilities at temperature 1 add up to a known mass, and none exceeds the least that is named. A power b =
-    1/T of them adds up to most where they are as uneven as that allows, if b > 1; where they are even, if b < 1.
+    1/T of them adds up to most where they are as uneven as that allows, if b > 1; where they are even, if b < 1. At
+    another temperature the rounding of the mass counts, too: many tokens that seem to have none may weigh much.
     """
     best = rows.logprobs[:, 0]
     named = np.exp(rows.logprobs).sum(1) + np.where(is_named, 0.0, np.exp(rows.token_logprobs))
-    mass = np.clip(1 - named, 0.0, None)
+    mass = 1 - named
     least = np.where(np.isfinite(rows.logprobs), rows.logprobs, np.inf).min(1)
     power = 1 / temperature
-    uneven = mass * np.exp((power - 1) * least - power * best)
-    even = MOST_VOCABULARY * (mass / MOST_VOCABULARY) ** power * np.exp(-power * best)
-    low = np.minimum(even, uneven)
-    high = np.maximum(even, uneven)
+    slack = np.zeros_like(mass) if power == 1 else np.maximum(SLACK, -mass)
+    low = np.minimum(*_powers(np.maximum(mass - slack, 0.0), least, best, power))
+    high = np.maximum(*_powers(np.maximum(mass + slack, 0.0), least, best, power))
     each = np.minimum(np.exp((least - best) * power), high)
     return _Unnamed(low, high, each)
+
+
+def _powers(mass: Array, least: Array, best: Array, power: float) -> tuple[Array, Array]:
+    """What the powers of probabilities add up to, as uneven and as even as they can be, over the power of the best."""
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(mass)
+    uneven = np.exp(log_mass + (power - 1) * least - power * best)
+    log_size = math.log(MOST_VOCABULARY)
+    even = np.exp(log_size + power * (log_mass - log_size) - power * best)
+    return uneven, even
 
 
 def _filter(
     weights: Array, own_weight: Array, unnamed: _Unnamed, sampling: Sampling
 ) -> tuple[Array, Array, _Unnamed]:
     """Filters: which of the likeliest tokens surely stay, which may [N, n + 1], the text's own last; what else may."""
-    nothing = np.zeros_like(unnamed.low)
     every = np.concatenate([weights, own_weight[:, None]], axis=1)
     surely = every > 0
     maybe = surely.copy()
@@ -157,10 +179,11 @@ def _filter(
         least = weights[:, sampling.top_k - 1 : sampling.top_k]
         surely &= every >= least
         maybe = surely.copy()
-        unnamed = _Unnamed(nothing, nothing, nothing)
+        # tokens that tie with the last one stay, and may not all be named
+        unnamed = unnamed.cut(weights.min(1) < least[:, 0])
     elif sampling.top_k:
         surely[:, -1] = False
-        unnamed = _Unnamed(nothing, unnamed.high, unnamed.each)
+        unnamed = unnamed.cut(np.zeros(len(weights), dtype=bool))
     if sampling.top_p < 1:
         # a token stays as long as the likelier ones add up to less than top_p
         likelier = np.zeros_like(every)
@@ -172,17 +195,12 @@ def _filter(
         maybe &= likelier < sampling.top_p * most[:, None]
         surely &= likelier < sampling.top_p * fewest[:, None]
         surely[:, -1] &= likelier[:, -1] + unnamed.high < sampling.top_p * fewest
-        is_cut = named >= sampling.top_p * most
-        high = np.where(is_cut, 0.0, unnamed.high)
-        each = np.where(is_cut, 0.0, unnamed.each)
-        unnamed = _Unnamed(nothing, high, each)
+        unnamed = unnamed.cut(named >= sampling.top_p * most)
     if sampling.min_p > 0:
         stays = every >= sampling.min_p
         surely &= stays
         maybe &= stays
-        is_cut = unnamed.each < sampling.min_p
-        high = np.where(is_cut, 0.0, unnamed.high)
-        unnamed = _Unnamed(nothing, high, np.where(is_cut, 0.0, unnamed.each))
+        unnamed = unnamed.cut(unnamed.each < sampling.min_p)
     return surely, maybe, unnamed
 
 

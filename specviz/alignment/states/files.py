@@ -4,6 +4,7 @@ A file holds `token_ids` [T] and `hidden_states` [T, L, H]: L states behind ever
 order in which the target runs its layers. It does not say which layers these are. Files are not trusted.
 """
 
+import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from specviz.errors import SpecvizError
 
 STATES, IDS = "hidden_states", "token_ids"
 FORMATS = ("BF16", "F16", "F32")
+SAMPLED = 4096  # bytes of a file, twice, that its fingerprint is made of
 WHOLE_TEXTS = "whole texts of stored states"
 """The format of a PromptSet whose rows say nothing of where a prompt ends."""
 _DAMAGED = (SafetensorError, OSError, ValueError, KeyError)
@@ -86,6 +88,19 @@ class StoredStates:
         self.layers = layers
         self._texts = texts
         self._last = texts[0]
+
+    def fingerprint(self) -> str:
+        """A hash of the layers, the ids, and some of the numbers of every file."""
+        digest = hashlib.sha256(repr(self.layers).encode())
+        for text in self._texts:
+            size = text.file.stat().st_size
+            digest.update(f"{text.file.name} {size}".encode())
+            digest.update(text.ids.numpy().tobytes())
+            with text.file.open("rb") as stream:
+                for place in (size // 2, max(0, size - SAMPLED)):
+                    stream.seek(place)
+                    digest.update(stream.read(SAMPLED))
+        return digest.hexdigest()
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int] | None) -> tuple[int, ...]:
         """The ids of a row's text: its own, or what follows its prompt in the one file that begins with it.

@@ -44,8 +44,8 @@ class WithStates:
 
     def load(self, pool: ModelPool) -> "StatesTarget":
         """Reads the three tensors; the last target that was read so is kept. Raises SpecvizError."""
-        folder = self.folder
-        changed = folder.stat().st_mtime_ns if folder.is_dir() else 0  # as files come and go
+        files = (self.folder, *self.folder.glob("*.safetensors"))
+        changed = max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
         return _load(self, changed, pool.device, pool.allow_any)
 
 

@@ -254,7 +254,8 @@ def _as_trace(
     behind = chosen[0][2].before
     for index, (gamma, mode, decision) in enumerate(chosen):
         problem = f"request {request!r:.100}: step {index + 1:,} begins behind {decision.before:,} tokens, but the one "
-        problem += f"before ended behind {behind:,}: a part of the record is missing"
+        how = "a part of the record is missing" if decision.before > behind else "it stands twice"
+        problem += f"before ended behind {behind:,}: {how}"
         require(decision.before == behind, "", problem)
         trace.append(_step(index, gamma, mode, decision, spell))
         behind += decision.acc_len
