@@ -104,7 +104,7 @@ def claims():
     first_unsafe = ".".join(map(str, replays.UNSAFE_SINCE))
     drafted, draft_ms, check_ms, accepted = example = [value for _, value in FIELDS.values()]
     return [
-        f"D from k to {whatif.MOST_K}",
+        f"D from k to {whatif.DEEPEST} (or k)",
         f"A row has to add up to 1 within {trainers.ROUNDING}",
         f"{NAMES[rounds.FEWEST]} prompts or more is {rounds.NEAR - 1:.0%} away from 1 and beyond chance: two equal "
         f"setups are called different in at most {rounds.LEVEL:.0%} of races".replace("%", " %"),

@@ -95,6 +95,17 @@ class Facts:
     counters: Counters | None = None  # of an engine that served the one draft of the job
     state_layers: tuple[int, ...] = ()  # see `Summary`
 
+    @property
+    def costs_from(self) -> str:
+        """Where the costs come from, or why there are none."""
+        if self.job.costs == "measured":
+            return "measured"
+        if self.costs:
+            return "given"
+        if self.job.num_top is not None:
+            return "served"
+        return "states" if self.state_layers else "left out"
+
     def steady_costs(self, draft: str) -> Costs | None:
         """The draft's costs if they are steady enough for advice."""
         costs = self.costs.get(draft)
@@ -237,20 +248,11 @@ class Aggregator:
         request = job.request
         refused = {(row.line, row.reason) for row in (*facts.refused, *self._refused)}
         odd = self._odd_words(request)
-        not_compared = self._not_compared(facts, odd)
-        as_served = None
-        if facts.counters is not None and not not_compared:
-            as_served = self._as_served(facts)
+        as_served, words_on_counters = self._as_served(facts, odd)
         looked_for = ()
         if self.ids:
             looked_for = (*facts.preparation.looked_for, *findings.looked_for(every))
-        costs_from = "measured"
-        if job.costs != "measured":
-            costs_from = "given" if facts.costs else "left out"
-        if job.num_top is not None and not facts.costs:
-            costs_from = "served"
-        if facts.state_layers and not facts.costs:
-            costs_from = "states"
+        are_own = [is_exact for _, is_exact in self._sources]
         return Summary(
             specviz=job.specviz,
             created=facts.preparation.created,
@@ -267,19 +269,12 @@ class Aggregator:
             num_cut=self._num_cut,
             num_refused=facts.num_refused + self._num_refused,
             refused=tuple(sorted(refused)[:MOST_REFUSED]),
-            exact=bool(self._sources)
-            and all(is_exact for _, is_exact in self._sources)
-            and not odd,
+            exact=bool(are_own) and all(are_own) and not odd,
             note=self._note(request),
-            warnings=(
-                *odd,
-                *not_compared,
-                *self._all_warnings(facts),
-                *(note_of(as_served) if as_served else ()),
-            ),
+            warnings=(*odd, *words_on_counters, *self._all_warnings(facts)),
             looked_for=looked_for,
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
-            costs_from=costs_from,
+            costs_from=facts.costs_from,
             drafts=tuple(
                 self._draft(name, facts, intervals, every, cliffs, as_served)
                 for name in self.drafts
@@ -295,30 +290,31 @@ class Aggregator:
             state_layers=facts.state_layers,
         )
 
-    def _not_compared(self, facts: Facts, odd: Sequence[str]) -> tuple[str, ...]:
-        """Says why an engine's counters are not set beside the draft, where they are given and cannot be."""
+    def _as_served(self, facts: Facts, odd: Sequence[str]) -> tuple[AsServed | None, Sequence[str]]:
+        """What an engine counted beside what the draft's files allow on these texts, with sentences on it.
+
+        None where no counters are given, or where they cannot be compared. odd: as `_odd_words` gives it.
+        """
         counters = facts.counters
         if counters is None:
-            return ()
+            return None, ()
+        why = ""
         if counters.is_forged:
             why = "the engine was set to draw acceptance at random (synthetic acceptance)"
         elif odd:
             why = "these texts are not the target's own"
         elif len(self.ids) < FEWEST_JUDGED:
             why = f"fewer than {FEWEST_JUDGED} texts do not tell"
-        else:
-            return ()
-        return (f"The counters of {counters.source} say nothing of this draft: {why}.",)
-
-    def _as_served(self, facts: Facts) -> AsServed | None:
-        """What an engine counted beside what the draft's files allow on these texts."""
-        return beside(
+        if why:
+            return None, (f"The counters of {counters.source} say nothing of this draft: {why}.",)
+        found = beside(
             self.drafts[0],
-            facts.counters,
+            counters,
             {by_argmax: np.concatenate(steps) for by_argmax, steps in self._steps.items()},
             facts.preparation.engine_faults,
             are_same_texts=all(source != SAMPLED and is_own for source, is_own in self._sources),
         )
+        return found, tuple(note_of(found))
 
     def _select_shown(self, parts: Parts) -> Parts:
         """The parts that a report shows, in its order; of too many tags the ones with the most prompts."""

@@ -103,8 +103,8 @@ def _accept(p, q) -> Array:
     if not (p != 0).all():
         place = int((p == 0).argmax())
         raise ValueError(
-            f"p must be above 0, as these tokens were drawn from it (got 0 at place {place}): cut padding off, and use "
-            "a wider number format where a probability is too small for it"
+            f"p must be above 0, as these tokens were drawn from it (got 0 at place {place}): leave padding out, and "
+            "use a wider number format where a probability is too small for it"
         )
     return acceptance_chances(p, q)
 

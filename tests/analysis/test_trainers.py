@@ -260,10 +260,10 @@ UNIFORM = np.full((6, 4), 0.25)
     [
         (UNIFORM, UNIFORM, 0, "from 1 to 256"),
         (UNIFORM, UNIFORM, 257, "from 1 to 256"),
-        (UNIFORM, UNIFORM, 1.5, "whole numbers"),
-        (UNIFORM, UNIFORM[:, :3], 4, r"4 to 256 depths behind the first \(got shapes \(6, 4\) and \(6, 3\)\)"),
-        (UNIFORM[:, 0], UNIFORM, 5, "5 to 256 depths"),
-        (UNIFORM[:, 0], np.full((6, 300), 0.1), 5, "5 to 256 depths"),  # rows in place of the tokens' own
+        (UNIFORM, UNIFORM, 1.5, "whole number"),
+        (UNIFORM, UNIFORM[:, :3], 4, r"4 to 32 depths behind the first \(got shapes \(6, 4\) and \(6, 3\);"),
+        (UNIFORM[:, 0], UNIFORM, 5, "5 to 32 depths"),
+        (UNIFORM[:, 0], np.full((6, 300), 0.1), 5, "5 to 32 depths"),  # rows in place of the tokens' own
         (UNIFORM[:5], UNIFORM, 2, "the shape of p"),
         (0.5, 0.5, 2, r"p must be \[T\] or \[T, V\]"),
         ([], [], 2, "T >= 1"),
