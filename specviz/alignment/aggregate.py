@@ -97,7 +97,7 @@ class Facts:
 
     @property
     def costs_from(self) -> str:
-        """Where the costs come from, or why there are none."""
+        """The source of the costs, or the reason why there are none."""
         if self.job.costs == "measured":
             return "measured"
         if self.costs:
