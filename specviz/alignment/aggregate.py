@@ -159,8 +159,8 @@ class Aggregator:
         self._totals: dict[DraftSlice, Totals] = {}
         self._numbers: dict[DraftSlice, int] = {}  # from 1, of a part in the records
         self._bounds: dict[str, pandas.Series] = {}  # sums of the bounds, by draft
-        self._most_likely: list[tuple[float, float]] = []
-        """By text, the share of the target's most likely tokens: as it is, and as sampling would make it."""
+        self._most_likely: list[Array] = []
+        """By text, the share of the target's most likely tokens: as it is, and as sampling would make it [texts, 2]."""
         self._steps: dict[bool, list[Array]] = {False: [], True: []}
         """The first draft's expected steps at `k`, by whether the most likely tokens are drafted [texts, k + 1]."""
         self._rows: list[Array] = []  # records of readable tokens
@@ -196,7 +196,7 @@ class Aggregator:
         rows = tokens[tokens["draft"] == self.drafts[0]]
         is_it = (rows["token"] == rows["most_likely"]).astype(np.float64)
         shares = pandas.DataFrame({"found": is_it, "expected": rows["most_likely_p"]})
-        self._most_likely += shares.groupby(rows["prompt"]).mean().itertuples(index=False)
+        self._most_likely.append(shares.groupby(rows["prompt"]).mean().to_numpy(copy=True))
 
     def _add_sums(self, sums: pandas.DataFrame) -> None:
         numbers = sums[list(NAMES)].to_numpy(np.float64)
@@ -205,7 +205,8 @@ class Aggregator:
         is_whole = (sums["kind"] == "all") & (sums["draft"] == self.drafts[0])
         if is_whole.any():  # no row of a part may be usable
             for by_argmax, steps in self._steps.items():
-                steps.append(accepted[int(by_argmax), is_whole, : self.k + 1])
+                own = accepted[int(by_argmax), is_whole, : self.k + 1]
+                steps.append(own.astype(np.float32))
         part_numbers = np.zeros(len(numbers), dtype=np.int32)
         names = zip(sums["draft"], sums["kind"], sums["value"], strict=True)
         for place, (draft, kind, value) in enumerate(names):
@@ -487,9 +488,9 @@ class Aggregator:
 
     def _odd_words(self, request: Request) -> tuple[str, ...]:
         """Says that the texts are not the target's own at these settings, where their tokens show it beyond chance."""
-        if len(self._most_likely) < FEWEST_JUDGED:
+        if len(self.ids) < FEWEST_JUDGED:
             return ()
-        found, expected = np.array(self._most_likely).T
+        found, expected = np.concatenate(self._most_likely).T
         odd = found - expected
         mean = float(odd.mean())
         is_beyond = excludes_zero(interval_of_mean(odd), mean, len(odd), ONE_IN)

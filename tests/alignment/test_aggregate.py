@@ -410,7 +410,8 @@ def test_memory_grows_by_a_few_hundred_bytes_per_prompt_and_not_with_tokens(size
     found, shard = Aggregator(4, ("one",)), analysed_texts.shard([text.written.row for text in texts])
     made = tables.build_tables(texts, shard)
     made = [
-        {name: cells.to_numpy() for name, cells in table.items()} for table in (made.tokens, made.prompts, made.sums)
+        {name: cells.to_numpy() for name, cells in table.items()}
+        for table in (made.tokens, made.prompts, made.sums, made.bounds)
     ]
     tracemalloc.start()
     for number in range(60):

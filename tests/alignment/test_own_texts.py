@@ -73,6 +73,7 @@ def test_own_texts_are_suspected_as_seldom_as_said(num_texts):
         sure = chance.beta(0.8, 0.6, (num_texts, 40))
         found = chance.random(sure.shape) < sure
         judged = Aggregator(4, ["a"])
-        judged._most_likely = list(zip(found.mean(1), sure.mean(1), strict=True))
+        judged.ids = dict.fromkeys(range(num_texts), "")
+        judged._most_likely = [np.stack([found.mean(1), sure.mean(1)], axis=1)]
         suspected += bool(judged._odd_words(Request(prompt="-", target="t")))
     assert suspected <= 3 + 3 * num_jobs / ONE_IN
