@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from specviz.alignment.job import align, align_steps
+from specviz.alignment.report.command import command_of
 from specviz.alignment.served import endpoint
 from specviz.errors import SpecvizError
 from tests.helpers.model_servers import Behind, bundled, serve, slow
@@ -77,6 +78,7 @@ def test_the_numbers_are_those_of_the_weights(pair, kinds):
     assert not here.summary.exact
     assert list(served.prompts["source"]) == ["sampled"] * len(PROMPTS)
     assert ours.verdict is None
+    assert "--target URL --draft URL" in command_of(served.summary)
     assert not ours.findings
     assert any("faults in their files were not looked for" in words for words in served.summary.warnings)
 

@@ -7,17 +7,21 @@ from specviz.views.words import label
 
 
 def command_of(summary: Summary) -> str:
-    """The command, on one line. FOLDER, STATES, FILE and DIR stand for what the summary does not know.
+    """The command, on one line. FOLDER, URL, STATES, FILE and DIR stand for what the summary does not know.
 
     Limits are left out.
     """
-    words = ["python -m specviz align", f"--target {_findable(summary.target)}"]
-    words += [f"--draft {_findable(draft.name)}" for draft in summary.drafts]
+    names = [summary.target, *(draft.name for draft in summary.drafts)]
+    target, *drafts = ["URL" if summary.is_remote else _findable(name) for name in names]
+    words = ["python -m specviz align", f"--target {target}"]
+    words += [f"--draft {draft}" for draft in drafts]
     layers = ",".join(map(str, summary.state_layers))
     if layers:
         words.append(f"--states STATES --state-layers {layers}")
     if summary.prompt_file or not layers:
         words.append(f"--prompts {label(summary.prompt_file) or 'FILE.jsonl'}")
+    if summary.as_served is not None:
+        words.append("--served FILE")
     words.append("--out DIR")
     usual = {"temperature": 1.0, **Request.FILTERS}
     for name, value in summary.sampling.items():

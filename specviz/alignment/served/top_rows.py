@@ -117,9 +117,7 @@ def probabilities(rows: TopRows, sampling: Sampling) -> TopProbs:
         return TopProbs(Range(own, own), Range(one_hot, one_hot), np.zeros(len(own)))
     weights = np.exp((rows.logprobs - best) / sampling.temperature)  # [N, n], 1 for the likeliest
     own_weight = np.exp((rows.token_logprobs - best[:, 0]) / sampling.temperature)
-    own_weight = np.where(
-        is_named, 0.0, own_weight
-    )  # [N], of a token that is not among the likeliest
+    own_weight = np.where(is_named, 0.0, own_weight)  # of a token that is not among the likeliest
     unnamed = _unnamed(rows, is_named, sampling.temperature)
     surely, maybe, unnamed = _filter(weights, own_weight, unnamed, sampling)
     return _normalise(weights, own_weight, surely, maybe, unnamed, is_own)
