@@ -5,8 +5,6 @@ Takes arrays of numpy or tensors of torch, gives plain numbers. torch is not imp
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import numpy as np
 
 from specviz.analysis.whatif import (
@@ -19,6 +17,7 @@ from specviz.analysis.whatif import (
     accepted_by_start,
     chances_along_text,
     draft_room,
+    is_k,
     start_chances,
 )
 
@@ -62,7 +61,7 @@ def expected_acceptance_by_position(p, q, k: int, *, most_tokens: int | None = N
 
 
 def _chances(p, q, k: int, most_tokens: int | None = None) -> Chances:
-    if isinstance(k, bool) or not isinstance(k, Integral) or not 1 <= k <= MOST_K:
+    if not is_k(k):
         raise ValueError(f"k must be a whole number from 1 to {MOST_K} (got {k!r:.40})")
     if _is_tensor(p) and _is_tensor(q):
         p = p.detach()

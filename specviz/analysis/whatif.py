@@ -344,10 +344,15 @@ class WhatIf:
         return frame
 
 
+def is_k(value: object) -> bool:
+    """Whether this is a whole number from 1 to MOST_K."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= value <= MOST_K
+
+
 def check_ks(ks: Sequence[int]) -> None:
     if not len(ks) or len(set(ks)) != len(ks):
         raise ValueError(f"ks must be different numbers, at least one (got {list(ks)})")
-    if not all(isinstance(k, Integral) and 1 <= k <= MOST_K for k in ks):
+    if not all(map(is_k, ks)):
         raise ValueError(f"ks must be whole numbers from 1 to {MOST_K} (got {list(ks)})")
 
 

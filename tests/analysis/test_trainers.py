@@ -261,6 +261,7 @@ UNIFORM = np.full((6, 4), 0.25)
         (UNIFORM, UNIFORM, 0, "from 1 to 256"),
         (UNIFORM, UNIFORM, 257, "from 1 to 256"),
         (UNIFORM, UNIFORM, 1.5, "whole number"),
+        (UNIFORM, UNIFORM, True, "whole number"),
         (UNIFORM, UNIFORM[:, :3], 4, r"4 to 32 depths behind the first \(got shapes \(6, 4\) and \(6, 3\);"),
         (UNIFORM[:, 0], UNIFORM, 5, "5 to 32 depths"),
         (UNIFORM[:, 0], np.full((6, 300), 0.1), 5, "5 to 32 depths"),  # rows in place of the tokens' own
