@@ -181,14 +181,13 @@ def _steps(
     with executor() as run_each:
         yield Progress("loading the models", 0, terms.num_rows)
         models, ancestor = _identify(run_each, terms)
-        costs = terms.known_costs
-        _check_models(models, older, costs)
+        _check_models(models, older, terms.known_costs)
         job = terms.job(models, ancestor)
         with lock_folder(folder):
             job_folder = JobFolder(folder, job, overwrite=overwrite)
-            where = executor is local, ancestor, terms.asking, terms.counters
-            job_run = _JobRun(job_folder, terms.rows, models, batch, run_each, *where)
-            yield from job_run.steps(costs, keep_parts=keep_parts)
+            is_local = executor is local
+            job_run = _JobRun(job_folder, terms, models, ancestor, batch, run_each, is_local)
+            yield from job_run.steps(keep_parts=keep_parts)
     return job_run
 
 
@@ -213,8 +212,14 @@ class _Terms:
     @property
     def known_costs(self) -> Mapping[str, Costs] | None:
         """The costs; None where they are to be measured, which needs the models here."""
-        is_here = self.asking is None and not isinstance(self.wanted[0], WithStates)
+        is_here = self.asking is None and not self.state_layers
         return self.costs if self.costs is not None or is_here else {}
+
+    @property
+    def state_layers(self) -> tuple[int, ...]:
+        """The layers of the stored states that stand for the target's; none for a target that is loaded whole."""
+        target = self.wanted[0]
+        return target.layers if isinstance(target, WithStates) else ()
 
     def job(self, models: Sequence[ModelIdentity], reference: ModelIdentity | None) -> Job:
         """The terms that a resumed job must share."""
@@ -424,14 +429,12 @@ class _JobRun:
     """The work of one job in three steps; each yields how far it is."""
 
     folder: JobFolder
-    rows: PromptSet
+    terms: _Terms
     models: tuple[ModelIdentity, ...]  # the target first
+    reference: ModelIdentity | None
     batch: int
     run_each: Map
     is_local: bool  # whether run_each runs in this process
-    reference: ModelIdentity | None = None
-    asking: Asking | None = None  # None: the models' weights are here
-    counters: Counters | None = None  # of an engine
     num_tokens: int = 0  # read so far
 
     @property
@@ -443,24 +446,23 @@ class _JobRun:
         return tuple(model.name for model in self.models[1:])
 
     @property
-    def state_layers(self) -> tuple[int, ...]:
-        """The layers of the stored states that stand for the target's; none for a target that is loaded whole."""
-        target = self.models[0].wanted
-        return target.layers if isinstance(target, WithStates) else ()
+    def rows(self) -> PromptSet:
+        return self.terms.rows
 
-    def steps(self, costs: Mapping[str, Costs] | None, *, keep_parts: bool) -> Iterator[Progress]:
+    def steps(self, *, keep_parts: bool) -> Iterator[Progress]:
         """Does what is left of the job; nothing if it is finished."""
         if self.folder.is_finished:
             return
-        yield from self.prepare(costs)
+        yield from self.prepare()
         yield from self.read()
         yield from self.put_together(keep_parts)
 
-    def prepare(self, given: Mapping[str, Costs] | None) -> Iterator[Progress]:
+    def prepare(self) -> Iterator[Progress]:
         """Finds the costs and the drafts' faults, and stores both for a resumed job."""
         if self.folder.preparation is not None:
             return
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        given = self.terms.known_costs
         costs = dict(given or {})
         if given is None:
             yield self._words(f"measuring the costs of {', '.join(self.drafts)}")
@@ -476,14 +478,14 @@ class _JobRun:
 
     def _examine(self) -> Iterator[Progress]:
         """Looks for faults; the result is the generator's value. Another process tells nothing before it is done."""
-        if self.asking is not None:
+        if self.terms.asking is not None:
             return Examined((), (NO_WEIGHTS,), ())
-        if self.state_layers:
+        if self.terms.state_layers:
             return unexamined(self.rows)
         words = self._words("looking for faults in the drafts")
         yield words
         first = tuple(islice(self.rows.rows(), min(NUM_TEXTS, self.job.num_rows)))
-        is_counted = self.counters is not None
+        is_counted = self.terms.counters is not None
         shard = replace(self._shard(first, {}), reference=self.reference, is_counted=is_counted)
         if not self.is_local:
             return self._run_one(look, shard)
@@ -504,7 +506,7 @@ class _JobRun:
         done_before = total - sum(sizes)
         done = done_before
         yield self._words(READING, done)
-        work = analyse if self.asking is None else analyse_served
+        work = analyse if self.terms.asking is None else analyse_served
         for place, tables in self.run_each(work, self._shards(frozenset(missing))):
             self.folder.write(missing[place], tables)
             self.num_tokens += len(tables.tokens) // len(self.drafts)
@@ -561,9 +563,9 @@ class _JobRun:
             self.drafts,
             rows,
             step_ms,
-            1 if self.state_layers else self.batch,  # stored states have none for padding
+            1 if self.terms.state_layers else self.batch,  # stored states have none for padding
             self.models,
-            asking=self.asking,
+            asking=self.terms.asking,
         )
 
     def _run_one(self, function: Callable[[Any], Any], item: Any) -> Any:
@@ -594,8 +596,8 @@ class _JobRun:
             num_ids={model.name: model.num_ids for model in self.models if model.num_ids},
             prompt_file=self.rows.name,
             number_formats={model.name: model.number_format for model in self.models},
-            counters=self.counters,
-            state_layers=self.state_layers,
+            counters=self.terms.counters,
+            state_layers=self.terms.state_layers,
         )
 
     def _words(self, words: str, done: int = 0) -> Progress:

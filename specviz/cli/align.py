@@ -182,10 +182,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.no_costs:
         costs = {}
     check_whole("--export-probs", options.export_probs, 0, MOST_PROBS)
-    for name in ("export_rows", "fail_on"):
-        if getattr(options, name) is not None and is_url(options.target):
-            option = f"--{name.replace('_', '-')}"
-            raise SpecvizError(f"{option} needs the weights here, and these models are served")
     from specviz.alignment import outputs
     from specviz.alignment.prompts import open_prompts
 
@@ -240,20 +236,26 @@ def _target(options: argparse.Namespace) -> Any:
             )
         if options.prompts is None:
             raise SpecvizError("name the prompts (--prompts FILE), or stored states (--states DIR)")
+        if is_url(options.target):
+            _refuse_options(options, "needs the weights here, and these models are served")
         return options.target
     if options.state_layers is None:
         raise SpecvizError(
             "files of states do not say which layers they hold: --state-layers must name them, as vLLM was told them "
             "(eagle_aux_hidden_state_layer_ids)"
         )
-    for name in ("fail_on", "export_rows", "reference"):
-        if getattr(options, name) is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise SpecvizError(f"{option} needs the target's weights: leave out --states")
+    _refuse_options(options, "needs the target's weights: leave out --states")
     from specviz.alignment.states.target import WithStates
 
     target = options.target or default_pair()[0]
     return WithStates(target, options.states, options.state_layers)
+
+
+def _refuse_options(options: argparse.Namespace, why: str) -> None:
+    """Raises SpecvizError for an option that needs weights, where they are not here. why: goes on after its name."""
+    for name in ("fail_on", "export_rows", "reference"):
+        if getattr(options, name) is not None:
+            raise SpecvizError(f"--{name.replace('_', '-')} {why}")
 
 
 def _counted(written: Iterator[str], lines: ProgressLines) -> Iterator[str]:
@@ -500,7 +502,7 @@ def _served_lines(summary: Summary) -> Iterator[str]:
     served = summary.as_served
     if served is None:
         return
-    from specviz.alignment.served.beside import WAYS
+    from specviz.alignment.served.beside import WAYS, tokens_words
 
     counters = served.counters
     yield (
@@ -508,10 +510,8 @@ def _served_lines(summary: Summary) -> Iterator[str]:
         f"step{_positions(counters.by_position)}"
     )
     for way in served.allowed:
-        yield (
-            f"these files, {WAYS[way.by_argmax]} tokens: {way.tokens_per_step:.2f} "
-            f"({way.interval[0]:.2f} to {way.interval[1]:.2f}){_positions(way.by_position)}"
-        )
+        positions = _positions(way.by_position)
+        yield f"these files, {WAYS[way.by_argmax]} tokens: {tokens_words(way)}{positions}"
 
 
 def _positions(shares: Sequence[float]) -> str:
