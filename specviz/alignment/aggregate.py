@@ -55,6 +55,7 @@ from specviz.alignment.types import (
     Array,
     RefusedRow,
     ShardTables,
+    is_vague,
 )
 from specviz.analysis import theory, whatif
 from specviz.request import Request
@@ -254,6 +255,9 @@ class Aggregator:
         if self.ids:
             looked_for = (*facts.preparation.looked_for, *findings.looked_for(every))
         are_own = [is_exact for _, is_exact in self._sources]
+        drafts = tuple(
+            self._draft(name, facts, intervals, every, cliffs, as_served) for name in self.drafts
+        )
         return Summary(
             specviz=job.specviz,
             created=facts.preparation.created,
@@ -272,14 +276,11 @@ class Aggregator:
             refused=tuple(sorted(refused)[:MOST_REFUSED]),
             exact=bool(are_own) and all(are_own) and not odd,
             note=self._note(request),
-            warnings=(*odd, *words_on_counters, *self._all_warnings(facts)),
+            warnings=(*odd, *words_on_counters, *self._all_warnings(facts, drafts)),
             looked_for=looked_for,
             costs={name: costs.to_dict() for name, costs in facts.costs.items()},
             costs_from=facts.costs_from,
-            drafts=tuple(
-                self._draft(name, facts, intervals, every, cliffs, as_served)
-                for name in self.drafts
-            ),
+            drafts=drafts,
             slices=tuple(self._slices(facts, parts, intervals, cliffs)),
             comparisons=self._comparisons(parts),
             by_prompt=self._by_prompt(parts),
@@ -475,10 +476,11 @@ class Aggregator:
             words = f"Only over the {count} that all drafts can read: their contexts or vocabularies differ."
         return compare_drafts(shared, self.drafts, self.ids, words)
 
-    def _all_warnings(self, facts: Facts) -> tuple[str, ...]:
+    def _all_warnings(self, facts: Facts, drafts: Sequence[DraftSummary]) -> tuple[str, ...]:
         warnings = [*facts.preparation.warnings, *facts.warnings, *self._warnings]
-        for name in self._bounds:
-            warnings += self._bounds_words(name)
+        for draft in drafts:
+            if draft.bounds is not None:
+                warnings += _bounds_words(draft.name, draft.bounds, self.k)
         if self._too_many_tags or len(self._tags) > TAGS_SHOWN:
             beyond = ""
             if self._too_many_tags:
@@ -502,23 +504,6 @@ class Aggregator:
             "tokens holds for no engine.",
         )
 
-    def _bounds_words(self, name: str) -> Iterator[str]:
-        """Says how closely a draft's numbers are known, where that is not exactly."""
-        total = self._totals[DraftSlice(name, "all", "all")]
-        bounds = self._draft_bounds(name, total)
-        calls = bounds.tokens_per_call[self.k - KS[0]]
-        if calls[1] <= (1 + EXACT) * calls[0]:
-            return
-        words = (
-            f"{name}: its server and the target's tell only the likeliest tokens of each place, so at these settings "
-            f"agreement is known between {bounds.alpha[0]:.3f} and {bounds.alpha[1]:.3f}, and tokens per target call "
-            f"at K={self.k} between {calls[0]:.2f} and {calls[1]:.2f}. Shown are the middles"
-        )
-        num_known = _num_known(bounds, self.k)
-        if num_known < len(KS):
-            words += f", and only up to K={num_known}: beyond, they are not known within {percent(WIDEST)}"
-        yield f"{words}."
-
     def _note(self, request: Request) -> str:
         """Says which texts the numbers rest on."""
         sampling = ", ".join([f"temperature {request.temperature:g}", *filter_words(request)])
@@ -540,10 +525,28 @@ class Aggregator:
         return " ".join(sentences) or "No text could be used."
 
 
+def _bounds_words(name: str, bounds: DraftBounds, k: int) -> Iterator[str]:
+    """Says how closely a draft's numbers are known, where that is not exactly."""
+    fewest, most = bounds.tokens_per_call[k - KS[0]]
+    if most <= (1 + EXACT) * fewest:
+        return
+    words = (
+        f"{name}: its server and the target's tell only the likeliest tokens of each place, so at these settings "
+        f"agreement is known between {bounds.alpha[0]:.3f} and {bounds.alpha[1]:.3f}, and tokens per target call at "
+        f"K={k} between {fewest:.2f} and {most:.2f}. Shown are the middles"
+    )
+    num_known = _num_known(bounds, k)
+    if num_known < len(KS):
+        words += (
+            f", and only up to K={num_known}: beyond, they are not known within {percent(WIDEST)}"
+        )
+    yield f"{words}."
+
+
 def _num_known(bounds: DraftBounds, k: int) -> int:
     """How many K, from 1 on, are given: up to the job's, and on as long as they are known closely enough."""
-    beyond = [most <= (1 + WIDEST) * fewest for fewest, most in bounds.tokens_per_call[k:]]
-    return k + [*beyond, False].index(False)
+    beyond = [is_vague(*interval) for interval in bounds.tokens_per_call[k:]]
+    return k + [*beyond, True].index(True)
 
 
 def _only_known(mode: DraftingMode, bounds: DraftBounds, k: int) -> DraftingMode:

@@ -73,7 +73,7 @@ def _identity(loaded: Draft, wanted: Any) -> ModelIdentity:
         module = loaded.model
         facts = _facts(loaded)
         if isinstance(loaded, StatesTarget):
-            facts += loaded.states.fingerprint()
+            facts += loaded.states.content
     digest = hashlib.sha256(facts.encode())
     for name, weights in module.named_parameters():
         flat = weights.detach().flatten()

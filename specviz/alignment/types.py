@@ -27,6 +27,11 @@ DEPTHS = 8  # read of a draft that is no model
 SAMPLED, GIVEN = "sampled", "given"
 
 
+def is_vague(fewest: float, most: float) -> bool:
+    """Whether these bounds of a number lie further apart than WIDEST allows."""
+    return most > (1 + WIDEST) * fewest
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A turn of a conversation."""

@@ -19,6 +19,7 @@ from specviz.alignment.causes.search import Texts, divide
 from specviz.alignment.causes.undo import heads, prompts
 from specviz.alignment.summary import Change, EngineFault
 from specviz.alignment.tables.shard_tables import draft_chances
+from specviz.alignment.tables.slices import ratio_residuals, standard_error
 from specviz.alignment.types import DEPTHS, Array
 from specviz.analysis import whatif
 from specviz.analysis.whatif import Chances
@@ -197,10 +198,11 @@ def _along_heads(
 
 def _change(before: Steps, after: Steps) -> Change:
     """The change from one sort of steps to another over the same texts [texts, K + 1]."""
-    shares = [steps.sum(0)[1:] / max(steps[:, 0].sum(), 1e-9) for steps in (before, after)]
+    shares = []
     residuals = []
-    for steps, share in zip((before, after), shares, strict=True):
-        accepted = steps[:, 1:].sum(1) - share.sum() * steps[:, 0]
-        residuals.append(accepted / max(steps[:, 0].mean(), 1e-9))
-    deviation = np.std(residuals[1] - residuals[0], ddof=1) / np.sqrt(len(before))
+    for steps in (before, after):
+        drafting = steps[:, 0]
+        shares.append(steps.sum(0)[1:] / max(drafting.sum(), 1e-9))
+        residuals.append(ratio_residuals(steps[:, 1:].sum(1), drafting))
+    deviation = standard_error(residuals[1] - residuals[0])
     return Change(tuple((shares[1] - shares[0]).tolist()), float(deviation))

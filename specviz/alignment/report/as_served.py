@@ -1,7 +1,7 @@
 """The part of an alignment report that sets what an engine counted beside what the draft's files allow."""
 
 from specviz.alignment.report import cells
-from specviz.alignment.served.beside import WAYS, fault_words, finding_of, note_of
+from specviz.alignment.served.beside import WAYS, fault_words, finding_of, note_of, tokens_words
 from specviz.alignment.summary import Allowed, Summary
 from specviz.views import blocks
 from specviz.views.blocks import PageBlock
@@ -23,7 +23,7 @@ def as_served(summary: Summary) -> list[PageBlock]:
     titles = ["", f"counted ({counters.source}, {counters.num_steps:,.0f} steps)"]
     titles += [f"these files, {WAYS[way.by_argmax]} tokens" for way in found.allowed]
     rows = [
-        ["tokens per step", f"{counters.tokens_per_step:.2f}", *map(_tokens_words, found.allowed)]
+        ["tokens per step", f"{counters.tokens_per_step:.2f}", *map(tokens_words, found.allowed)]
     ]
     for place in range(summary.k):
         told = counters.by_position[place : place + 1]
@@ -37,11 +37,6 @@ def as_served(summary: Summary) -> list[PageBlock]:
     is_below = finding_of(found, summary.k) is not None
     sentences = [fault_words(found)] if is_below else note_of(found)
     return [table, *(blocks.WordsBlock(reveal(words)) for words in sentences)]
-
-
-def _tokens_words(way: Allowed) -> str:
-    low, high = way.interval
-    return f"{way.tokens_per_step:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _share_words(way: Allowed, place: int) -> str:

@@ -16,11 +16,11 @@ from specviz.alignment.summary import (
     FittingFault,
     Interval,
 )
+from specviz.alignment.tables.slices import LEVEL, ratio_residuals, standard_error
 from specviz.alignment.types import Array
 from specviz.errors import SpecvizError
 from specviz.views.words import quantity
 
-LEVEL = 0.95
 ROUNDED = 0.01  # tokens per step: logs give two decimals
 MOST_FITTING = 3
 MOST_LEFT = 0.25  # of the gap, which a fault that is named may leave
@@ -67,40 +67,29 @@ def beside(
 
 
 def _allowed(by_argmax: bool, steps: Array, counters: Counters, are_same_texts: bool) -> Allowed:
-    num_texts = len(steps)
-    drafting = max(float(steps[:, 0].sum()), 1e-9)
-    shares = steps[:, 1:].sum(0) / drafting
-    errors = _errors(steps[:, 1:], steps[:, 0], shares)
-    (error,) = _errors(steps[:, 1:].sum(1, keepdims=True), steps[:, 0], [shares.sum()])
-    growth = float(stdtrit(max(num_texts - 1, 1), 1 - (1 - LEVEL) / 2))
+    drafting = steps[:, 0]
+    shares = steps[:, 1:].sum(0) / max(float(drafting.sum()), 1e-9)
+    residuals = ratio_residuals(steps[:, 1:], drafting)  # [texts, K]
+    errors = standard_error(residuals)
+    error = float(standard_error(residuals.sum(1)))
+    growth = float(stdtrit(len(steps) - 1, (1 + LEVEL) / 2))
     tokens = 1 + float(shares.sum())
     own_error = 0.0 if are_same_texts else error
     room = growth * math.hypot(own_error, _noise(counters, len(shares))) + ROUNDED
+    low = max(1.0, tokens - growth * error)
+    high = min(1.0 + len(shares), tokens + growth * error)
     return Allowed(
         by_argmax=by_argmax,
         tokens_per_step=tokens,
-        interval=(
-            max(1.0, tokens - growth * error),
-            min(1.0 + len(shares), tokens + growth * error),
-        ),
+        interval=(low, high),
         by_position=tuple(shares.tolist()),
-        intervals=tuple(
-            _around(share, growth * own) for share, own in zip(shares, errors, strict=True)
-        ),
+        intervals=tuple(map(_around, shares, growth * errors)),
         fits=abs(counters.tokens_per_step - tokens) <= room,
     )
 
 
-def _errors(accepted: Array, drafting: Array, shares: Sequence[float] | Array) -> list[float]:
-    """The standard error of each ratio accepted / drafting over the texts. accepted [texts, n]."""
-    num_texts = len(drafting)
-    residuals = accepted - np.asarray(shares) * drafting[:, None]
-    variance = (residuals**2).sum(0) * num_texts / (num_texts - 1)
-    return (np.sqrt(variance) / max(float(drafting.sum()), 1e-9)).tolist()
-
-
 def _around(share: float, room: float) -> Interval:
-    return max(0.0, float(share) - room), min(1.0, float(share) + room)
+    return max(0.0, float(share - room)), min(1.0, float(share + room))
 
 
 def _noise(counters: Counters, k: int) -> float:
@@ -148,6 +137,12 @@ def finding_of(found: AsServed, k: int) -> Finding | None:
     if found.counters.k is None:
         words += " The counters do not tell how many tokens a step drafts: another K would show in the same way."
     return Finding(found.draft, SERVED, words, {"served": counted, "allowed": min(above)})
+
+
+def tokens_words(way: Allowed) -> str:
+    """The tokens per step with their interval."""
+    low, high = way.interval
+    return f"{way.tokens_per_step:.2f} ({low:.2f} to {high:.2f})"
 
 
 def allowed_words(found: AsServed) -> str:

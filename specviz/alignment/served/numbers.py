@@ -34,13 +34,17 @@ class Told:
     def chance_of(self, tokens: Array) -> Range:
         """The probability of a token at each place [N]."""
         is_it = self.rows.ids == tokens[:, None]
-        is_own = self.rows.tokens == tokens
-        low = (self.probs.top.low * is_it).sum(1)
-        high = (self.probs.top.high * is_it).sum(1)
         is_named = is_it.any(1)
-        low = np.where(is_named, low, np.where(is_own, self.probs.token.low, 0.0))
-        unnamed = np.where(is_own, self.probs.token.high, self.probs.other)
-        return Range(low, np.where(is_named, high, unnamed))
+        is_own = self.rows.tokens == tokens
+        probs = self.probs
+        low_named = (probs.top.low * is_it).sum(1)
+        high_named = (probs.top.high * is_it).sum(1)
+        low_unnamed = np.where(is_own, probs.token.low, 0.0)
+        high_unnamed = np.where(is_own, probs.token.high, probs.other)
+        return Range(
+            np.where(is_named, low_named, low_unnamed),
+            np.where(is_named, high_named, high_unnamed),
+        )
 
     def rank_of(self, tokens: Array) -> Array:
         """The rank of a token at each place, 1 for the likeliest [N]; behind all that are named if it is not."""
@@ -87,13 +91,18 @@ def _bounds(target: Told, draft: Told) -> Bounds:
         acceptance_chances(p.token.high, q.token.low),
         acceptance_chances(p.token.low, q.token.high),
     )
-    is_same = target.rows.ids[:, :, None] == draft.rows.ids[:, None, :]  # [N, n, m]
-    is_same &= target.rows.ids[:, :, None] >= 0
+    by_target = target.rows.ids[:, :, None]  # [N, n, 1]
+    by_draft = draft.rows.ids[:, None, :]  # [N, 1, m]
+    is_same = (by_target == by_draft) & (by_target >= 0)
     is_own = target.rows.ids == target.rows.tokens[:, None]
-    is_counted = (is_own & is_same.any(2)).any(1)  # the text's token is named by both
-    low = _sum_both(is_same, p.top.low, q.top.low) + np.where(is_counted, 0.0, keep.low)
-    high = _sum_both(is_same, p.top.high, q.top.high) + np.where(is_counted, 0.0, keep.high)
-    return Bounds(keep, Range(low, high), target.chance_of(draft.most_likely))
+    by_both = (is_own & is_same.any(2)).any(1)  # whether both name the text's token [N]
+    low_rest = np.where(by_both, 0.0, keep.low)
+    high_rest = np.where(by_both, 0.0, keep.high)
+    overlap = Range(
+        _sum_both(is_same, p.top.low, q.top.low) + low_rest,
+        _sum_both(is_same, p.top.high, q.top.high) + high_rest,
+    )
+    return Bounds(keep, overlap, target.chance_of(draft.most_likely))
 
 
 def _sum_both(is_same: Array, p: Array, q: Array) -> Array:
@@ -105,11 +114,11 @@ def _confidence(target: Told, draft: Told, overlap: Array) -> Array:
     """The sums of q, q * q and min(p, q) by bins of q [BINS, 3]; the first bin has also what is not named."""
     q = draft.probs.top.middle
     p = np.stack([target.chance_of(ids).middle for ids in draft.rows.ids.T], axis=1)
-    values = np.stack([q, q * q, np.minimum(p, q)], axis=-1).reshape(-1, 3)
-    bins = np.minimum((q * BINS).astype(int), BINS - 1).ravel()
+    values = np.stack([q, q * q, np.minimum(p, q)], axis=-1)  # [N, n, 3]
+    bins = np.minimum((q * BINS).astype(int), BINS - 1)
     sums = np.zeros((BINS, 3))
     np.add.at(sums, bins, values)
-    others = sums[1:].sum(0)
-    sums[0, 0] = max(0.0, len(q) - others[0])
-    sums[0, 2] = max(0.0, overlap.sum() - others[2])
+    sum_q, _, sum_both = sums[1:].sum(0)
+    sums[0, 0] = max(0.0, len(q) - sum_q)
+    sums[0, 2] = max(0.0, overlap.sum() - sum_both)
     return sums

@@ -33,6 +33,7 @@ from specviz.alignment.types import (
     RowText,
     Shard,
     ShardTables,
+    is_vague,
 )
 from specviz.decoding.draws import seed_of
 from specviz.decoding.sampling import Sampling
@@ -278,7 +279,7 @@ def _refuse_vague(made: ShardTables, shard: Shard) -> None:
     for name, rows in made.bounds.groupby("draft"):
         fewest = np.stack(rows["calls_low"]).sum(0)[k - KS[0]]
         most = np.stack(rows["calls_high"]).sum(0)[k - KS[0]]
-        if most > (1 + WIDEST) * fewest:
+        if is_vague(fewest, most):
             num_tokens = made.prompts.loc[made.prompts["draft"] == name, "num_tokens"].sum()
             raise SpecvizError(
                 f"the likeliest {shard.asking.num_top} tokens of each place say too little at these settings: {name} "

@@ -86,21 +86,10 @@ class StoredStates:
     def __init__(self, texts: Sequence[StoredText], layers: tuple[int, ...]) -> None:
         """layers: of the states in every file, in their order, numbered as in `Drafter.hidden_layers`."""
         self.layers = layers
+        self.content = _hash(texts, layers)
+        """A hash of the layers, the ids, and some of the numbers of every file."""
         self._texts = texts
         self._last = texts[0]
-
-    def fingerprint(self) -> str:
-        """A hash of the layers, the ids, and some of the numbers of every file."""
-        digest = hashlib.sha256(repr(self.layers).encode())
-        for text in self._texts:
-            size = text.file.stat().st_size
-            digest.update(f"{text.file.name} {size}".encode())
-            digest.update(text.ids.numpy().tobytes())
-            with text.file.open("rb") as stream:
-                for place in (size // 2, max(0, size - SAMPLED)):
-                    stream.seek(place)
-                    digest.update(stream.read(SAMPLED))
-        return digest.hexdigest()
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int] | None) -> tuple[int, ...]:
         """The ids of a row's text: its own, or what follows its prompt in the one file that begins with it.
@@ -160,6 +149,19 @@ class StoredStates:
                 self._last = text
                 return text
         raise SpecvizError("no file of states holds its text")
+
+
+def _hash(texts: Iterable[StoredText], layers: tuple[int, ...]) -> str:
+    digest = hashlib.sha256(repr(layers).encode())
+    for text in texts:
+        size = text.file.stat().st_size
+        digest.update(f"{text.file.name} {size}".encode())
+        digest.update(text.ids.numpy().tobytes())
+        with text.file.open("rb") as stream:
+            for place in (size // 2, max(0, size - SAMPLED)):
+                stream.seek(place)
+                digest.update(stream.read(SAMPLED))
+    return digest.hexdigest()
 
 
 def check_texts(

@@ -97,6 +97,21 @@ def interval_of_mean(values: Array) -> Interval | None:
     return interval(without_each(values) / max(1, len(values) - 1))
 
 
+def ratio_residuals(over: Array, under: Array) -> Array:
+    """What each prompt adds to the error of the ratio of two sums over the n prompts [n, ...].
+
+    over: [n, ...]. under: [n]. Linearised; see `standard_error`.
+    """
+    ratio = over.sum(0) / max(under.sum(), 1e-9)
+    expected = np.multiply.outer(under, ratio)
+    return (over - expected) / max(under.mean(), 1e-9)
+
+
+def standard_error(residuals: Array) -> Array:
+    """The standard error of a mean of one number per prompt, or of a ratio from its residuals. residuals: [n, ...]."""
+    return residuals.std(0, ddof=1) / np.sqrt(len(residuals))
+
+
 def gain_numbers(gain: Array) -> dict[str, float]:
     """The mean of one gain per prompt [n] with its interval, as the numbers of a finding."""
     low, high = interval_of_mean(gain)
