@@ -257,6 +257,7 @@ def test_a_lossy_rules_shift_and_unfiltered_rows_are_those_of_each_step_alone():
         assert replace(own, timing=record.timing) == record
 
 
+@pytest.mark.timed  # a pause of the machine between two records would count as nobody's
 def test_what_is_recorded_at_once_takes_one_copy_and_each_step_bears_its_share():
     with pretended() as traffic:
         target, draft = (CachedLM(moved(model), CONTEXT_LIMIT) for model in models())
