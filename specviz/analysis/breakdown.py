@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specviz.drafters import facts_of
 from specviz.errors import SpecvizError
 from specviz.trace import Trace
 from specviz.trace.counters import Counters
+from specviz.trace.events import Step
 from specviz.trace.metrics import count
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ class _Step:
     one_token_ms: float
     draft_ms: float
     verify_ms: float
+    read_again: float
+    """Tokens that the target reads twice."""
+    read_ms: float
+    """The time of a target call over the draft and those tokens."""
 
 
 def why_slow(
@@ -88,10 +92,12 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
     for refusal in _refusals(recorded, counters, costs):
         raise SpecvizError(refusal)
     num_steps = counters.num_steps
-    at_least = [num_steps, *counters.drafted_to, 0]  # steps that drafted 0, 1, ... tokens or more
     verify_ms = []
-    for length, (steps, longer_steps) in enumerate(pairwise(at_least)):
-        verify_ms.append((steps - longer_steps) * costs.verify_ms[length])
+    read_ms = []
+    for step in recorded.steps:
+        length = len(step.draft)
+        verify_ms.append(costs.verify_ms[length])
+        read_ms.append(costs.verify_ms[length + _read_again(step)])
     used = recorded.steps[-1].settings
     drafted = counters.num_drafted / num_steps
     return _Step(
@@ -101,7 +107,13 @@ def _mean_step(recorded: Trace, costs: Costs) -> _Step:
         one_token_ms=costs.verify_ms[0],
         draft_ms=0.0 if used.draft_model is None else drafted * costs.draft_ms,
         verify_ms=math.fsum(verify_ms) / num_steps,
+        read_again=counters.read_again["target"] / num_steps,
+        read_ms=math.fsum(read_ms) / num_steps,
     )
+
+
+def _read_again(step: Step) -> int:
+    return step.read_again["target"] if step.read_again else 0
 
 
 def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str]:
@@ -119,8 +131,11 @@ def _refusals(recorded: Trace, counters: Counters, costs: Costs) -> Iterator[str
     if not facts_of(used.method).cost_is_known:
         words = used.method.replace("_", " ")
         yield f"the cost of drafting by {words} was not measured; only a draft model's was"
-    if len(counters.drafted_to) >= len(costs.verify_ms):
-        yield f"the drafts were longer than measured: at most {len(costs.verify_ms) - 1} tokens"
+    longest = len(costs.verify_ms) - 1
+    if len(counters.drafted_to) > longest:
+        yield f"the drafts were longer than measured: at most {longest} tokens"
+    elif any(len(step.draft) + _read_again(step) > longest for step in recorded.steps):
+        yield f"the target read longer drafts and texts again than were measured: at most {longest} tokens"
     names = {"k": "K", "method": "the method", "rule": "the rule", "draft_model": "the draft model"}
     for name, words in names.items():
         if len({getattr(step.settings, name) for step in recorded.steps}) > 1:
@@ -179,6 +194,14 @@ def _factors(step: _Step) -> Iterator[Factor]:
         "(target time for 1 token + draft time) / (target time for the whole draft + draft time)",
         f"Checking a whole draft took {step.verify_ms:.2f} ms instead of {step.one_token_ms:.2f} ms.",
     )
+    if step.read_again:
+        yield Factor(
+            "read again",
+            (step.verify_ms + step.draft_ms) / (step.read_ms + step.draft_ms),
+            "(target time for the draft + draft time) / (target time for draft and tokens read again + draft time)",
+            f"The target keeps a state that a rejection cannot shorten: it went back and read {step.read_again:.2f} "
+            f"tokens per step twice, which took {step.read_ms - step.verify_ms:.2f} ms.",
+        )
 
 
 def _overhead(

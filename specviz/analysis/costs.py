@@ -392,7 +392,7 @@ class _Timer:
             self._context = empty_cache(model)
             read_behind(model, torch.tensor([self.ids], device=self.device), self._context)
         cache = copy.deepcopy(self._context)
-        cache.batch_repeat_interleave(batch)
+        cache.reorder_cache(torch.zeros(batch, dtype=torch.long, device=self.device))
         ids = torch.tensor([self._next_ids(num_tokens)] * batch, device=self.device)
         ms = self._time_ms(lambda: model(ids, **asked_of(model, cache)))
         return [(_Series("batch", num_tokens, batch), ms)]

@@ -22,6 +22,7 @@ from specviz.decoding.draws import Draws, enumerate_outcomes
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.rule import Rule
 from specviz.decoding.sampling import Sampling, fit
+from specviz.decoding.work import Work
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import TREE_RULES, Part, Parts
 from specviz.drafters.prompt_lookup import PromptLookup
@@ -204,7 +205,7 @@ class TableLM:
         self.vocab_size = NUM_CELLS
         self.context_limit = 1 << 20
         self.device = torch.device("cpu")
-        self.calls = self.fed = 0
+        self.work = Work()
         self._text: list[int] = []
 
     def capture(self, layers: tuple[int, ...]) -> None:

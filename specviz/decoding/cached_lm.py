@@ -30,10 +30,18 @@ from specviz.decoding.forward.transformers_forward import (
     tokens_at_once,
 )
 from specviz.decoding.turns import give_way
+from specviz.decoding.work import Work
 from specviz.errors import SpecvizError
 
 LONG = 256
 """New tokens that are read before a tree behind them: one mask for both would grow with the square."""
+STATES_ALONE = ("linear_attention", "conv")
+BESIDE_STATE = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+"""Kinds of layers that keep a state: without attention, and beside attention of which kind."""
+CHUNKED = "chunked_attention"
+"""The kind of attention that sees the tokens of its own chunk, as Llama 4 has it."""
+MOST_TOGETHER = 16
+"""New tokens that a model with a state reads together with a draft: all are read again if some of it is rejected."""
 
 PRODUCTS = Products()
 _PROVED: WeakKeyDictionary[PreTrainedModel, tuple[object, Proof]] = WeakKeyDictionary()
@@ -83,6 +91,8 @@ class CachedLM:
         """How often the model was asked, however many pieces a long text was read in. It only ever grows."""
         self.fed = 0
         """How many tokens the model read. It only ever grows."""
+        self.read_again = 0
+        """How many of them it had read before, as a state could not be shortened. It only ever grows."""
         self._windows = _windows(model.config)
         self._captured: tuple[int, ...] = ()
         self._reset()
@@ -90,7 +100,8 @@ class CachedLM:
     def _reset(self) -> None:
         self._forward.clear()
         self._text: Sequence[int] = ()
-        self._num_rows = 0  # rows that spell self._text[:num_rows]; the tail's rows follow
+        self._num_known = 0  # tokens of the text that were read
+        self._num_rows = 0  # of them, those that the forward holds rows of; the tail's follow
         self._tail: tuple[int, ...] = ()
         self._tail_parents: tuple[int, ...] = ()
         self._num_pending = 0  # rows behind the tail; their ids are still on the device
@@ -118,6 +129,11 @@ class CachedLM:
             width = len(self._captured) * config.hidden_size
             return torch.zeros(0, width, dtype=self.model.dtype, device=self.device)
         return self._hidden
+
+    @property
+    def work(self) -> Work:
+        """The cost of all that it has read."""
+        return Work(self.calls, self.fed, self.read_again)
 
     @property
     def path(self) -> str:
@@ -159,6 +175,9 @@ class CachedLM:
             )
         new = self.missing(tokens)
         size = self._at_once
+        self.read_again += self._num_known - self._num_rows
+        if self._forward.keeps_state and len(draft) and len(new) > MOST_TOGETHER:
+            size = min(size, len(new) - 1)  # a copy of the state is made behind them
         while len(new) > size or (len(new) > LONG and not draft.is_chain):
             piece = new[: min(size, len(new) - 1)]
             attention = self._attention(self._num_rows, len(piece), EMPTY)
@@ -170,7 +189,7 @@ class CachedLM:
         ids = to_device([*new, *draft.tokens], torch.long, self.device)
         attention = self._attention(self._num_rows, len(new), draft)
         logits = self._run(ids, len(draft) + 1, **attention)
-        self._num_rows = len(tokens)
+        self._num_known = self._num_rows = len(tokens)
         self._tail = draft.tokens
         self._tail_parents = draft.parents
         return logits
@@ -202,7 +221,9 @@ class CachedLM:
             )
             if states is not None:
                 before = self._hidden
-                self._hidden = states if before is None else torch.cat([before, states])
+                if before is not None:
+                    states = torch.cat([before[: self._total_rows], states])
+                self._hidden = states
         except BaseException:
             self._reset()  # some layers may have grown and others not
             raise
@@ -212,15 +233,15 @@ class CachedLM:
     def _follow(self, tokens: Sequence[int]) -> None:
         """Keeps the rows that spell `tokens` without its last one, and drops all others."""
         limit = len(tokens) - 1
-        common = min(self._num_rows, limit)
+        common = min(self._num_known, limit)
         if tokens is not self._text:
             common = common_prefix(self._text, tokens, common)
         path = []
-        if common == self._num_rows:
+        if common == self._num_known:
             path = _find_path(self._tail, self._tail_parents, tokens, common, limit)
         self._keep(common, path)
         self._text = tokens
-        self._num_rows = common + len(path)
+        self._num_known = common + len(path)
         self._tail = ()
         self._tail_parents = ()
         self._num_pending = 0
@@ -228,12 +249,10 @@ class CachedLM:
     def _keep(self, common: int, path: list[int]) -> None:
         """Keeps the first `common` rows and, behind them, those of a path in the tail."""
         end = common + len(path)
-        if end == self._total_rows:
-            return
         source = None
         if path != list(range(len(path))):
             source = to_device([common + node for node in path], torch.long, self.device)
-        self._forward.keep(common, end, source)
+        self._num_rows = self._forward.keep(common, min(end, self._total_rows), source)
         if self._hidden is not None:
             if source is not None:
                 self._hidden[common:end] = self._hidden[source]
@@ -258,17 +277,21 @@ class CachedLM:
         sees_fed = _visibility(num_new, draft).to(self.device, non_blocking=True)  # [M, M]
         sees_past = torch.ones(len(sees_fed), past, dtype=torch.bool, device=self.device)
         sees = torch.cat([sees_past, sees_fed], dim=1)  # [M, past + M]
-        masks = {
-            kind: self._additive_mask(sees, distance, window)
-            for kind, window in self._windows.items()
-        }
+        masks = {}
+        for kind, window in self._windows.items():
+            own = sees
+            if kind == CHUNKED:
+                own = sees & (position[:, None] // window == all_positions[None, :] // window)
+            elif window is not None:
+                own = sees & (distance < window)
+            masks[kind] = self._additive_mask(own)
+        if self._forward.keeps_state:
+            masks |= dict.fromkeys(STATES_ALONE)
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         return {"attention_mask": mask, "position_ids": position[None]}
 
-    def _additive_mask(self, sees: Tensor, distance: Tensor, window: int | None) -> Tensor:
+    def _additive_mask(self, sees: Tensor) -> Tensor:
         """A float mask [1, 1, M, past + M]: 0 where a token sees another, else the smallest number."""
-        if window is not None:
-            sees = sees & (distance < window)
         dtype = self.model.dtype
         seen = torch.zeros((), dtype=dtype, device=self.device)
         blocked = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=self.device)
@@ -289,6 +312,7 @@ class _ExitLM(CachedLM):
         self._whole._follow(tokens)
         self._reset()
         self._text = tokens
+        self._num_known = self._whole._num_known
         self._num_rows = self._whole._num_rows
 
 
@@ -350,13 +374,16 @@ def _prove(
 
 
 def _windows(config) -> dict[str, int | None]:
-    """The window of each kind of attention, None where it sees everything; one entry if all layers are alike."""
+    """The window or chunk of each kind of attention, None where it sees everything; one entry if all are alike."""
     config = config.get_text_config()
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         return {"attention": window}
-    return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
+    chunk = getattr(config, "attention_chunk_size", None)
+    sizes = {"sliding_attention": window, CHUNKED: chunk}
+    attention = [BESIDE_STATE.get(kind, kind) for kind in kinds if kind not in STATES_ALONE]
+    return {kind: sizes.get(kind) for kind in dict.fromkeys(attention)}
 
 
 def _find_path(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specviz.decoding.draft import EMPTY, Draft
+from specviz.decoding.work import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,20 +16,6 @@ if TYPE_CHECKING:
     from specviz.decoding.draws import Draws
     from specviz.decoding.rule import Verdict
     from specviz.decoding.sampling import Sampling
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The cost of some forwards."""
-
-    calls: int = 0
-    fed: int = 0  # tokens read
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.calls + other.calls, self.fed + other.fed)
-
-    def __sub__(self, other: Work) -> Work:
-        return Work(self.calls - other.calls, self.fed - other.fed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +62,7 @@ class Drafter:
     @property
     def work(self) -> Work:
         """The cost of drafting so far."""
-        return Work(self._lm.calls, self._lm.fed) if self._lm is not None else Work()
+        return self._lm.work if self._lm is not None else Work()
 
     @property
     def target_work(self) -> Work:

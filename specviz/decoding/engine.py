@@ -13,11 +13,12 @@ from torch import Tensor
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.device import PhaseClock
 from specviz.decoding.draft import Draft
-from specviz.decoding.drafter import Context, Drafter, Work
+from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import Draws
 from specviz.decoding.rule import Rule, Verdict
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import give_way
+from specviz.decoding.work import Work
 from specviz.errors import SpecvizError
 
 IsStop = Callable[[int], bool]
@@ -165,7 +166,7 @@ def _propose(text: list[int], plan: Plan, draws: Draws, k: int) -> Draft:
 
 
 def _target_work(plan: Plan) -> Work:
-    return Work(plan.target.calls, plan.target.fed) + plan.drafter.target_work
+    return plan.target.work + plan.drafter.target_work
 
 
 def _shorten(

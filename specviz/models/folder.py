@@ -32,7 +32,13 @@ from transformers import (
     TorchAoConfig,
     cache_utils,
 )
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from specviz.decoding.device import is_out_of_memory
@@ -51,13 +57,15 @@ from specviz.models.tokens import check_tokenizer, no_panic
 FEWER_BITS = "name it with :int8 or :int4 at the end"
 GB = 1e9
 _THRESHOLD = 0.0  # bitsandbytes' int8: with another one a row's numbers depend on the rows read together with it
-_OTHER_ATTENTION = {"chunked_attention", "indexed_attention"}
-_CONVOLUTIONS = {"conv", "hybrid", "hybrid_sliding"}
-_STATES = {"linear_attention", "mamba", "mamba2", "recurrent"}
-_LAYER_KINDS = {"full_attention", "sliding_attention"}
+_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+_WITH_STATE = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
+_WITHOUT_ROWS = {"moe", "mlp"}
 _CACHE_LAYERS = (
     DynamicLayer,
     DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
     # for a layer that reads the keys and values of an earlier one
     getattr(cache_utils, "DummyLayer", DynamicLayer),
 )
@@ -431,7 +439,7 @@ def check_kind(
     *,
     drops_rows: bool = True,
 ) -> None:
-    """Raises SpecvizError for a model that does not continue a text, or whose cache cannot be shortened.
+    """Raises SpecvizError for a model that does not continue a text, or whose cache cannot be taken back.
 
     drops_rows: whether that will have to be done.
     """
@@ -453,7 +461,7 @@ def check_kind(
     if architectures and not any(writes):
         raise SpecvizError(f"{name} does not generate text ({', '.join(architectures)})")
     if drops_rows and (why := _why_unfit(config.get_text_config(decoder=True), model_class)):
-        advice = "choose a model with full or sliding attention in every layer"
+        advice = "choose a model of another kind"
         raise SpecvizError(f"{name} ({kind}) {why}; {advice}")
 
 
@@ -471,31 +479,27 @@ def check_window(config: PreTrainedConfig, name: str) -> None:
 
 
 def _why_unfit(config: PreTrainedConfig, model_class: type) -> str:
-    """The reason why rows of a model's cache cannot be dropped again, as a clause; "" if they can."""
+    """The reason why a model's cache cannot be taken back to an earlier token, as a clause; "" if it can."""
     if not hasattr(config, "num_hidden_layers"):
         return "is no single stack of layers: its configuration names no number of them"
     kinds = set(getattr(config, "layer_types", None) or ())
     shared = getattr(config, "num_kv_shared_layers", 0) or 0
     if shared and shared >= config.num_hidden_layers:
         return "is an assistant that reads the keys and values of another model, for which specviz has no method yet"
-    if other := _OTHER_ATTENTION & kinds:
-        return f"has {other.pop().replace('_', ' ')}, which specviz does not support"
+    if "indexed_attention" in kinds:
+        return "has indexed attention, which specviz does not support"
     if any("compressed" in kind for kind in kinds):
         return "keeps several tokens in one row of its cache, which cannot be taken apart when one of them is rejected"
-    undone = "which cannot be undone when draft tokens are rejected"
-    if getattr(model_class, "_is_stateful", False) or kinds & _STATES:
-        return f"is a recurrent or hybrid model: it keeps a state, {undone}"
-    if kinds & _CONVOLUTIONS:
-        found = ", ".join(sorted(kinds & _CONVOLUTIONS))
-        return f"has layers that keep the inputs of a convolution ({found}), {undone}"
-    if not (kinds <= _LAYER_KINDS and _has_plain_cache(config)):
+    if getattr(model_class, "_is_stateful", False) and not kinds & _WITH_STATE:
+        return "keeps a state outside transformers' cache, which cannot be undone when draft tokens are rejected"
+    if not (kinds <= _ATTENTION | _WITH_STATE | _WITHOUT_ROWS and _has_known_cache(config)):
         names = ", ".join(sorted(kinds)) or "all alike"
         return f"keeps a cache of a kind that specviz does not know (layers: {names})"
     return ""
 
 
-def _has_plain_cache(config: PreTrainedConfig) -> bool:
-    """Whether every layer keeps one row of keys and values per token, and nothing else."""
+def _has_known_cache(config: PreTrainedConfig) -> bool:
+    """Whether every layer keeps one row of keys and values per token, a state that can be copied, or nothing."""
     try:
         return all(type(layer) in _CACHE_LAYERS for layer in DynamicCache(config=config).layers)
     except (KeyError, ValueError):  # a kind of layer that transformers keeps no plain cache for

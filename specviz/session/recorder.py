@@ -169,6 +169,7 @@ class Recorder:
             positions=positions,
             timing=trace.Timing(*map(trace.round9, times)),
             evidence=evidence,
+            read_again=_read_again(step),
         )
 
     def _positions(self, step: StepResult, numbers: _Numbers) -> tuple[trace.Position, ...]:
@@ -335,6 +336,12 @@ def _unpack(draw: _Draw, row: list[float]) -> _DrawNumbers:
     ids, *columns = (row[size * i : size * (i + 1)] for i in range(NUM_COLUMNS))
     sums = row[size * NUM_COLUMNS :]
     return _DrawNumbers(draw, list(map(int, ids)), *columns, *sums)
+
+
+def _read_again(step: StepResult) -> dict[str, int] | None:
+    """How many tokens each model read again; None where none was."""
+    again = {"target": step.target_work.read_again, "draft": step.draft_work.read_again}
+    return again if any(again.values()) else None
 
 
 def _top_rows(

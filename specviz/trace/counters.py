@@ -64,6 +64,7 @@ class Counters:
         # The first of HALVES in which a target judged drafts under a lossless rule.
         self.rounds_in = ""
         self.calls: Counter[str] = Counter()
+        self.read_again: Counter[str] = Counter()  # tokens that a model with a state read twice
         self.times_ms = dict.fromkeys(PHASES, 0.0)
         self.drafted_to: list[int] = []  # steps whose draft reached this depth
         self.judged_at: list[int] = []  # steps that judged a token of this depth
@@ -94,6 +95,7 @@ class Counters:
         self.num_truncated += step.truncated
         self.may_draft = self.may_draft or step.settings.drafts
         self.calls.update(step.calls)
+        self.read_again.update(step.read_again or {})
         for phase in PHASES:
             self.times_ms[phase] += getattr(step.timing, phase)
         self.kinds.update(token.kind for token in step.emitted)

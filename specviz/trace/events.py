@@ -304,6 +304,12 @@ class Step(Record):
         Object,
         Meta(description='what the drafter tells of its draft; {"id"} is a token, with its text'),
     ]
+    read_again: Annotated[
+        PerModel | None,
+        Meta(
+            description="of the tokens fed, those read before: a state was put back after a rejection"
+        ),
+    ] = None
 
     @property
     def is_tree(self) -> bool:

@@ -25,7 +25,8 @@ TOKEN_COLUMNS = (
 )  # fmt: skip
 STEP_COLUMNS = (
     "step", "at_ms", "context_length", "k", *RunSettings.ALL_SAMPLING, *_RULE, *_MODELS, "changed", "drafted",
-    *STATUSES, "emitted", "truncated", "last_kind", "target_calls", "draft_calls", "target_fed", "draft_fed", *PHASES,
+    *STATUSES, "emitted", "truncated", "last_kind", "target_calls", "draft_calls", "target_fed", "draft_fed",
+    "target_read_again", "draft_read_again", *PHASES,
 )  # fmt: skip
 
 
@@ -89,6 +90,7 @@ def _step_row(step: Step) -> dict[str, Any]:
     statuses = {status: drafted.count(status) for status in STATUSES}
     calls = {f"{model}_calls": number for model, number in step.calls.items()}
     fed = {f"{model}_fed": number for model, number in step.fed.items()}
+    again = {f"{model}_read_again": (step.read_again or {}).get(model, 0) for model in step.fed}
     row = {
         **_fields(step, STEP_COLUMNS),
         **_fields(step.settings, STEP_COLUMNS),
@@ -101,6 +103,7 @@ def _step_row(step: Step) -> dict[str, Any]:
         "last_kind": step.emitted[-1].kind if step.emitted else None,
         **calls,
         **fed,
+        **again,
     }
     if step.settings.is_foreign:
         row |= dict.fromkeys(("at_ms", *PHASES))

@@ -24,7 +24,6 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "gpt_neox", "opt", "phi3", "mistral", "gemma2", "smollm3")
-REFUSED_FAMILIES = ("mamba", "rwkv", "jamba", "qwen3_next", "lfm2")
 SLIDING_WINDOW = 8
 CONTEXT_LIMIT = 256
 EOS = "<|end|>"

@@ -12,6 +12,7 @@ from specviz.decoding.drafter import Context, Drafter
 from specviz.decoding.draws import DRAFT, Draws, Seeded, distribution
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
+from specviz.decoding.work import Work
 from specviz.drafters.none import NoDraft
 from specviz.rules import RULES
 from specviz.rules.broken import tamper_if_broken
@@ -31,7 +32,7 @@ class TableLM:
         self.table = torch.randn(states, states, vocab_size, generator=generator, dtype=torch.float64) * sharpness
         self.vocab_size, self.context_limit = vocab_size, context_limit
         self.device = torch.device("cpu")
-        self.calls = self.fed = 0
+        self.work = Work()
         self._spelled: list[int] = []
 
     def row(self, tokens: Sequence[int]) -> Tensor:
@@ -48,7 +49,7 @@ class TableLM:
         return tokens
 
     def forward(self, tokens: Sequence[int], draft: Draft = EMPTY) -> Tensor:
-        self.calls += 1
+        self.work += Work(1)
         self._spelled = list(tokens)
         texts = [list(tokens)]
         for token, parent in zip(draft.tokens, draft.parents, strict=True):
@@ -56,7 +57,7 @@ class TableLM:
         return torch.stack([self.row(text) for text in texts])
 
     def extend(self, token: Tensor) -> Tensor:
-        self.calls += 1
+        self.work += Work(1)
         self._spelled.append(int(token))
         return self.row(self._spelled)
 

@@ -109,6 +109,8 @@ def _rows_of(model: PreTrainedModel) -> Rows:
 class Compact:
     """A Forward over its own rows of keys and values; an exit reads behind those of the whole."""
 
+    keeps_state = False
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -142,10 +144,11 @@ class Compact:
     def clear(self) -> None:
         """Does nothing: rows that are read no more are written over."""
 
-    def keep(self, start: int, end: int, source: Tensor | None) -> None:
+    def keep(self, start: int, end: int, source: Tensor | None) -> int:
         if source is not None:
             rows = self._rows.rows
             rows[..., start:end, :] = rows[..., source, :]
+        return end
 
     def __call__(
         self,

@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.draft import EMPTY, ROOT, Draft, chain
+from specviz.decoding.forward.states import keeps_state
 from specviz.decoding.forward.transformers_forward import asked_of, knows
 
 ROUNDING = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -40,6 +41,7 @@ _MOST_NOISE = 4  # times the noise of the reading before; where all is right, it
 _NUM_OTHER_TEXTS = 2  # texts on which a fault must repeat
 _RANGE = 100.0  # logits so far below the largest stand for a probability of 0
 _SHORT = 12  # tokens
+_STATES = 160  # tokens of a text for a model that keeps a state: some read theirs in chunks of 64
 _SIBLINGS = 8  # so many rows lie between the text and the branch that is looked at
 _PATH = 3  # tokens of that branch
 _REPLAYS = 5  # times that a call of one shape is made
@@ -76,6 +78,8 @@ class Proof:
     """Why it reads no token trees."""
     untried: str = ""
     """Why nothing was tried."""
+    off: float = 0.0
+    """By how much its logits behind a cache were off, as a share of the largest, where rounding gives less; else 0."""
     num_tokens: int = 0
     """The length of the longest text that was read."""
     unreached: tuple[int, ...] = ()
@@ -92,9 +96,10 @@ class Proof:
             findings = f"it reads chains only, as {self.trees}"
         windows = " and ".join(f"{length:,}" for length in self.unreached)
         beyond = f"; its window of {windows} takes too long to try" if windows else ""
+        off = f"; a token read alone changes its logits by up to {self.off:.1%}" if self.off else ""
         slow = f"; without CUDA graphs: {self.replays}" if self.replays else ""
         tried = f"tried on {self.num_tokens:,} tokens in {self.ms:,.0f} ms{beyond}"
-        return f"{findings} ({tried}){slow}"
+        return f"{findings} ({tried}){off}{slow}"
 
 
 def prove_reading(
@@ -113,26 +118,27 @@ def prove_reading(
     """
     began = time.perf_counter()
     lengths, unreached = _choose_lengths(model, context_limit)
-    texts, chains = _read_texts(model, lengths)
-    trees = ""
+    texts, failure = _read_texts(model, lengths)
+    faults = _Faults(chains=failure)
     untried = ""
-    if not texts and not chains:
+    if not texts and not failure:
         untried = "its context is too short"
     elif not all(text.has_numbers for text in texts):
         untried = "some of its logits are not numbers"
     why_not_compact = why_not_compact or untried
-    if not chains and not untried:
+    if not failure and not untried:
         if not why_not_compact:
             why_not_compact = _why_not("compact", compact, texts)
         if why_not_compact:
-            chains, trees = _prove_plain(plain, texts)
+            faults = _prove_plain(plain, texts, reads_trees=not keeps_state(model))
         elif not why_not_quick:
             why_not_quick = _why_not("compiled", quick, texts)
     return Proof(
         compact=why_not_compact,
         quick=why_not_quick,
-        chains=chains,
-        trees=trees,
+        chains=faults.chains,
+        trees=faults.trees,
+        off=faults.off,
         untried=untried,
         num_tokens=lengths[-1] + _PATH if lengths else 0,
         unreached=unreached,
@@ -142,23 +148,24 @@ def prove_reading(
 
 def _why_not(kind: str, make: Callable[[], Reader], texts: Sequence[_Text]) -> str:
     """Why a forward of this kind does not read the model, in words; empty where it reads it right."""
-    chain_fault, tree_fault = _find_faults(make, texts, 1)
-    fault = chain_fault or tree_fault
+    faults = _find_faults(make, texts, 1)
+    fault = faults.chains or faults.trees
     return f"the {kind} one {fault}" if fault else ""
 
 
-def _prove_plain(plain: Callable[[], Reader], texts: Sequence[_Text]) -> tuple[str, str]:
+def _prove_plain(
+    plain: Callable[[], Reader], texts: Sequence[_Text], *, reads_trees: bool
+) -> _Faults:
     """Why transformers' own forward cannot read chains, and why it cannot read token trees."""
-    chains, trees = _find_faults(plain, texts, _PLAIN_LEEWAY)
-    if chains:
-        chains = (
-            f"its numbers behind a cache are not those of the whole text read at once (it {chains})"
-        )
-    if trees:
-        trees = (
-            f"its numbers in a token tree are not those of the same tokens in a row (it {trees})"
-        )
-    return chains, trees
+    faults = _find_faults(plain, texts, _PLAIN_LEEWAY, reads_trees=reads_trees)
+    chains = trees = ""
+    if faults.chains:
+        chains = f"its numbers behind a cache are not those of the whole text read at once (it {faults.chains})"
+    if not reads_trees:
+        trees = "it keeps a state, which branches cannot share"
+    elif faults.trees:
+        trees = f"its numbers in a token tree are not those of the same tokens in a row (it {faults.trees})"
+    return _Faults(chains, trees, faults.off)
 
 
 def find_replay_fault(model: PreTrainedModel, plain: Reader, replayed: Reader) -> str:
@@ -198,6 +205,8 @@ def _choose_lengths(
     beyond = [window for window in windows if window + _PATH > affordable]
     unreached = tuple(beyond[:_MOST_WINDOWS])
     lengths = {window + _PATH for window in reached}
+    if keeps_state(model) and min(affordable, limit) >= _STATES:
+        lengths.add(_STATES)
     lengths.add(min(_SHORT, limit))
     if unreached and affordable > _SHORT:
         lengths.add(affordable)
@@ -246,13 +255,17 @@ class _Text:
             yield _Text(self._model, len(self.tokens), start * (_SIBLINGS + _PATH))
 
     def read_chains(self, reader: Reader) -> tuple[Tensor, Tensor]:
-        """The reader's logits [5, V] and the right ones: all rows at once, then three, then one alone."""
-        *start, last = self.tokens
-        whole = reader.forward(start)  # [1, V]
-        drafted = reader.forward(start, chain([last, self._siblings[0]]))  # [3, V]
-        alone = reader.forward([*self.tokens, self._path[0]])  # [1, V]
-        right = [self._sibling_logits[0], *self._sibling_logits, self._path_logits[1]]
-        return torch.cat([whole, drafted, alone]), torch.stack(right)
+        """The reader's logits [6, V] and the right ones: a text in halves, a draft, another end, then token by token.
+
+        A model with a state reads each time behind one, and puts one back for the other end.
+        """
+        start = self.tokens[:-1]
+        reader.forward(start[: len(self.tokens) // 2])
+        rows = [reader.forward(start)]  # [1, V]
+        rows.append(reader.forward(self.tokens, chain(self._siblings[:2]))[:2])
+        for size in range(1, _PATH + 1):
+            rows.append(reader.forward([*self.tokens, *self._path[:size]]))
+        return torch.cat(rows), torch.cat([self._sibling_logits, self._path_logits[1:]])
 
     def read_trees(self, reader: Reader) -> tuple[Tensor, Tensor]:
         """The reader's logits [4, V] and the right ones, in a tree that starts like a chain.
@@ -318,59 +331,92 @@ def _read_texts(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[list[_T
     return texts, ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Faults:
+    """The faults of a reader, in words; empty where there is none."""
+
+    chains: str = ""
+    trees: str = ""
+    off: float = 0.0
+    """See `Proof.off`."""
+
+
 def _find_faults(
-    make: Callable[[], Reader], texts: Sequence[_Text], leeway: float
-) -> tuple[str, str]:
-    """The first fault of a reader's chains and the first of its trees, in words; empty where there is none.
+    make: Callable[[], Reader],
+    texts: Sequence[_Text],
+    leeway: float,
+    *,
+    reads_trees: bool = True,
+) -> _Faults:
+    """The first fault of a reader's chains and the first of its trees.
 
     leeway: how many times the usual rounding is allowed. A fault must repeat on other texts. Noise may grow only a few
     times from one reading to the next. So a fault shows even where the rounding of 16 bits would hide it: once the
     rows of the cache are not in a chain's order.
     """
     trees = ""
+    off = 0.0
     for text in texts:
-        faults = _find_faults_on(text, make, leeway)
-        if any(faults) and not _repeats(text, make, leeway):
-            faults = ("", "")
-        trees = trees or faults[1]
-        if faults[0]:
-            return faults[0], trees
-    return "", trees
+        find = partial(_find_faults_on, make=make, leeway=leeway, reads_trees=reads_trees)
+        faults = find(text)
+        off = max(off, faults.off)
+        if not (faults.chains or faults.trees):
+            continue
+        others = map(find, text.others())
+        if not all(other.chains or other.trees for other in others):
+            continue
+        trees = trees or faults.trees
+        if faults.chains:
+            return _Faults(faults.chains, trees, off)
+    return _Faults("", trees, off)
 
 
-def _repeats(text: _Text, make: Callable[[], Reader], leeway: float) -> bool:
-    """Whether every other text of this length shows a fault too."""
-    return all(any(_find_faults_on(other, make, leeway)) for other in text.others())
-
-
-def _find_faults_on(text: _Text, make: Callable[[], Reader], leeway: float) -> tuple[str, str]:
-    """The fault of a reader's chains and the fault of its trees on one text."""
+def _find_faults_on(
+    text: _Text, make: Callable[[], Reader], leeway: float, *, reads_trees: bool
+) -> _Faults:
+    """The faults of a reader on one text."""
     reader, failure = _attempt(make)
     if reader is None:
-        return f"fails before it reads: {failure}", ""
-    chains, noise = _find_fault(text, text.read_chains, reader, leeway, math.inf)
-    trees = ""
-    for read, least in ((text.read_trees, _MASKED), (text.read_moved, _MOVED)):
-        if not chains and not trees:
-            most_noise = max(_MOST_NOISE * noise, least.get(text.dtype, 0.0))
-            trees, noise = _find_fault(text, read, reader, leeway, most_noise)
-    return chains, trees
+        return _Faults(f"fails before it reads: {failure}")
+    chains = _compare(text, text.read_chains, reader)
+    rounding = ROUNDING.get(text.dtype, ROUNDING[torch.float32])
+    off = chains.off if rounding < chains.off < math.inf else 0.0
+    if chain_fault := chains.fault(leeway * rounding):
+        return _Faults(chain_fault, "", off)
+    noise = chains.noise
+    trees = ((text.read_trees, _MASKED), (text.read_moved, _MOVED)) if reads_trees else ()
+    for read, least in trees:
+        most_noise = max(_MOST_NOISE * noise, least.get(text.dtype, 0.0))
+        difference = _compare(text, read, reader)
+        if tree_fault := difference.fault(leeway * rounding, most_noise):
+            return _Faults("", tree_fault, off)
+        noise = difference.noise
+    return _Faults(off=off)
 
 
-def _find_fault(
-    text: _Text,
-    read: Callable[[Reader], tuple[Tensor, Tensor]],
-    reader: Reader,
-    leeway: float,
-    most_noise: float,
-) -> tuple[str, float]:
-    """The fault of the logits that were read, in words, and their noise. A failure is a fault.
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """How far logits that were read lie from the right ones."""
 
-    Noise: the root mean square of the worst row's difference, in shares of the same over all right logits.
-    """
+    off: float
+    """The largest difference, as a share of the largest right logit."""
+    noise: float
+    """The root mean square of the worst row's difference, in shares of the same over all right logits."""
+    words: str
+
+    def fault(self, most_off: float, most_noise: float = math.inf) -> str:
+        """The words for the difference if it is larger than allowed; else empty."""
+        return "" if self.off <= most_off and self.noise <= most_noise else self.words
+
+
+def _compare(
+    text: _Text, read: Callable[[Reader], tuple[Tensor, Tensor]], reader: Reader
+) -> _Difference:
+    """Reads a text in some way and compares the logits. A failure is an endless difference."""
     logits, failure = _attempt(lambda: read(reader))
     if logits is None:
-        return f"fails on {text.length:,} tokens: {failure}", math.inf
+        words = f"fails on {text.length:,} tokens: {failure}"
+        return _Difference(math.inf, math.inf, words)
     read_logits, right = logits
     lowest = right.max() - _RANGE
     read_logits = read_logits.float().clamp_min(lowest)
@@ -381,11 +427,8 @@ def _find_fault(
     largest = float(counted.abs().max())
     worst = difference.square().mean(-1).max().sqrt()
     usual = counted.square().mean().sqrt().clamp_min(1e-30)
-    noise = float(worst / usual)
-    most_off = leeway * ROUNDING.get(text.dtype, ROUNDING[torch.float32]) * largest
-    if off <= most_off and noise <= most_noise:
-        return "", noise
-    return f"is off by {off:.2g} of {largest:.2g} on {text.length:,} tokens", noise
+    words = f"is off by {off:.2g} of {largest:.2g} on {text.length:,} tokens"
+    return _Difference(off / max(largest, 1e-30), float(worst / usual), words)
 
 
 def _attempt(action: Callable[[], Result]) -> tuple[Result | None, str]:

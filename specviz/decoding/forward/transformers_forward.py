@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.forward.products import Products, with_products
+from specviz.decoding.forward.states import StateCopies, cache_of_states, copy_layer, keeps_state
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 
@@ -28,6 +30,8 @@ class Forward(Protocol):
 
     path: str
     """The name that a trace's header gives it."""
+    keeps_state: bool
+    """Whether rows cannot be dropped one by one: the model keeps a state."""
 
     def __call__(
         self,
@@ -44,8 +48,11 @@ class Forward(Protocol):
         mask and positions the ids are a chain that sees everything.
         """
 
-    def keep(self, start: int, end: int, source: Tensor | None) -> None:
-        """Keeps the first `end` rows; takes those from `start` on from the places `source`, if there are any."""
+    def keep(self, start: int, end: int, source: Tensor | None) -> int:
+        """Keeps the first `end` rows; takes those from `start` on from the places `source`, if there are any.
+
+        Returns how many it holds now: fewer, where the model keeps a state. Then the others must be read again.
+        """
 
     def clear(self) -> None:
         """Drops all rows; an exit drops only its own."""
@@ -121,17 +128,23 @@ class TransformersForward:
         self._model = model
         self._products = products
         self._runs = with_products(model, products)
+        self.keeps_state = keeps_state(model)
         self.clear()
 
     def exit(self, layers: Sequence[int]) -> _TransformersExit:
         return _TransformersExit(self, layers)
 
     def clear(self) -> None:
-        self.cache = DynamicCache()
+        self.cache = cache_of_states(self._model) if self.keeps_state else DynamicCache()
+        self._copies = StateCopies(self.cache)
+        self._num_rows = 0
 
-    def keep(self, start: int, end: int, source: Tensor | None) -> None:
+    def keep(self, start: int, end: int, source: Tensor | None) -> int:
+        if self.keeps_state:
+            end = self._keep_states(end)
+        self._num_rows = end
         for layer in self.cache.layers:
-            if not layer.is_initialized:
+            if getattr(layer, "keys", None) is None:
                 continue
             for name in ("keys", "values"):
                 rows = getattr(layer, name)
@@ -139,6 +152,17 @@ class TransformersForward:
                     places = source.to(rows.device)  # layers may lie on several devices
                     rows[..., start:end, :] = rows[..., places, :]
                 setattr(layer, name, rows[..., :end, :])
+        return end
+
+    def _keep_states(self, end: int) -> int:
+        """Puts states back until they are behind at most `end` tokens; returns how many they are behind."""
+        if end == self._num_rows:
+            self._copies.drop()
+            return end
+        end = self._copies.put_back(end)
+        if end == 0:
+            self.clear()
+        return end
 
     def __call__(
         self,
@@ -148,6 +172,9 @@ class TransformersForward:
         captured: tuple[int, ...],
         **attention: object,
     ) -> tuple[Tensor, Tensor | None]:
+        if self.keeps_state:
+            self._copies.take(past)
+        self._num_rows = past + len(ids)
         arguments = asked_of(self._model, self.cache, num_logits) | attention
         if not captured:
             out = self._runs(ids[None], **arguments)
@@ -171,8 +198,7 @@ class _TransformersExit(TransformersForward):
 
     def clear(self) -> None:
         super().clear()
-        # A copy of each layer is enough: `update` makes new tensors.
-        self.cache.layers = [copy.copy(layer) for layer in self._whole.cache.layers]
+        self.cache.layers = list(map(copy_layer, self._whole.cache.layers))
 
 
 def num_layers(model: PreTrainedModel) -> int:
@@ -221,32 +247,44 @@ def check_layers(layers: Sequence[int], count: int) -> None:
 
 
 def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
-    """A copy of the model, weights shared, with only these of its layers; they keep the numbers of their rows."""
-    is_text_model = model.config.get_text_config(decoder=True) is model.config
-    count = model.config.num_hidden_layers if is_text_model else 0
-    blocks = _find_layers(model, count)
+    """A copy of the model, weights shared, with only these of its layers; they keep the numbers of their rows.
+
+    Raises SpecvizError for a model that cannot run so, as one token shows.
+    """
+    why_not = SpecvizError(
+        f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or target"
+    )
+    text_config = model.config.get_text_config(decoder=True)
+    blocks = _find_layers(model.get_decoder() or model, text_config.num_hidden_layers)
     if blocks is None:
-        raise SpecvizError(
-            f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or a plain "
-            "text model"
-        )
-    check_layers(layers, count)
-    config = copy.copy(model.config)
+        raise why_not
+    check_layers(layers, len(blocks))
+    config = copy.copy(text_config)
+    kinds = getattr(config, "layer_types", None)
     config.num_hidden_layers = len(layers)
-    if (kinds := getattr(config, "layer_types", None)) is not None:
-        config.layer_types = [kinds[layer] for layer in layers]
     # deepcopy takes what it finds in its memo instead of a copy: weights are shared, these two replaced.
     memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    memo[id(model.config)] = config
+    memo[id(text_config)] = config
     memo[id(blocks)] = nn.ModuleList([blocks[layer] for layer in layers])
-    return copy.deepcopy(model, memo)
+    token = torch.zeros(1, 1, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+    try:
+        if kinds is not None and config.layer_types != (own := [kinds[layer] for layer in layers]):
+            config.layer_types = own
+        early = copy.deepcopy(model, memo)
+        with torch.inference_mode():
+            early(token, **asked_of(early))
+    except Exception as error:  # whatever a strange model raises
+        if is_out_of_memory(error):
+            raise
+        raise why_not from error
+    return early
 
 
-def _find_layers(model: PreTrainedModel, count: int) -> nn.ModuleList | None:
-    """The model's one list of `count` layers with attention; None unless there is exactly one."""
+def _find_layers(decoder: nn.Module, count: int) -> nn.ModuleList | None:
+    """The decoder's one list of `count` layers; None unless there is exactly one."""
     lists = [
         module
-        for module in model.modules()
+        for module in decoder.modules()
         if isinstance(module, nn.ModuleList) and len(module) == count > 0
     ]
     return lists[0] if len(lists) == 1 else None

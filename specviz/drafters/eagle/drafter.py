@@ -8,9 +8,10 @@ from torch import Tensor
 
 from specviz.decoding.device import exact_dtype, to_device, to_host
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
-from specviz.decoding.drafter import Ahead, Context, Drafter, Work
+from specviz.decoding.drafter import Ahead, Context, Drafter
 from specviz.decoding.draws import DRAFT
 from specviz.decoding.sampling import HEADS, fetch_tokens, refuse_nan
+from specviz.decoding.work import Work
 from specviz.drafters.eagle.heads import EagleHead
 from specviz.drafters.method import Parts
 from specviz.drafters.params import TOP, Value

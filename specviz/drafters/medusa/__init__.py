@@ -13,7 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
-from specviz.decoding.drafter import Ahead, Context, Drafter, Work
+from specviz.decoding.drafter import Ahead, Context, Drafter
+from specviz.decoding.work import Work
 from specviz.drafters.method import TREE_RULES, Method, Parts
 from specviz.drafters.params import DRAWN, TOP, Choice, IntParam, ModelParam, Value, drawn_or_top
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import common_prefix
+from specviz.decoding.work import Work
 from specviz.drafters.method import Part
 from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import Attached, list_keys
@@ -33,8 +34,7 @@ class Modules:
         self.vocab_size = vocab_size
         self.context_limit = context_limit
         self.depth = len(model.layers)
-        self.calls = 0
-        self.fed = 0
+        self.work = Work()
         self._reset(())
 
     def _reset(self, tokens: Sequence[int]) -> None:
@@ -103,8 +103,7 @@ class Modules:
         else:
             self._states[index] = states
         self._num_rows[index] = length
-        self.calls += 1
-        self.fed += ids.shape[1]
+        self.work += Work(1, ids.shape[1])
         return self.logits(states[-1:])[0]
 
     def logits(self, states: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specviz.decoding.draft import EMPTY, Draft
-from specviz.decoding.drafter import Context, Drafter, Work
+from specviz.decoding.drafter import Context, Drafter
+from specviz.decoding.work import Work
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Method, Parts
 from specviz.drafters.params import Choice, FloatParam, IntParam, Value
@@ -67,7 +68,7 @@ class ReasoningDrafter(Drafter):
 
     @property
     def target_work(self) -> Work:
-        return Work(self._judge.lm.calls, self._judge.lm.fed)
+        return self._judge.lm.work
 
     def draft(self, context: Context, k: int) -> Draft:
         from specviz.decoding.sampling import TARGET, refuse_nan  # loads torch

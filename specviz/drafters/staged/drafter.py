@@ -13,10 +13,11 @@ from torch.nn.functional import pad
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.device import to_device
 from specviz.decoding.draft import EMPTY, Draft, chain
-from specviz.decoding.drafter import Context, Drafter, Work, limit_depth, no_draft
+from specviz.decoding.drafter import Context, Drafter, limit_depth, no_draft
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Draws
 from specviz.decoding.engine import Plan, StepResult, speculate
 from specviz.decoding.sampling import DRAFT_MODEL, TARGET, NotANumber, fit
+from specviz.decoding.work import Work
 from specviz.drafters.draft_model import ModelDrafter
 from specviz.drafters.method import Parts
 from specviz.drafters.params import Value, split_names

@@ -189,7 +189,7 @@ def _write(
     if start := template.before[:-1]:
         done = target.model(torch.tensor([start], device=device), **asked)
         before.append(distribution_at(done, layers, 0))
-        cache.batch_repeat_interleave(len(rows))
+        cache.reorder_cache(torch.zeros(len(rows), dtype=torch.long, device=device))
         longest = len(template.before + template.after) + size.longest_turn + size.longest_answer
         cache.layers = [
             _Roomy(layer, longest) if type(layer) is DynamicLayer else layer
@@ -206,7 +206,7 @@ def _write(
                 ids[index] = row.take(drawn[index])
         going = [index for index, row in enumerate(rows) if not row.is_over]
         if len(going) < (1 - _MOST_ENDED) * len(rows):
-            cache.batch_select_indices(torch.tensor(going, dtype=torch.long, device=device))
+            cache.reorder_cache(torch.tensor(going, dtype=torch.long, device=device))
             rows, ids = [rows[index] for index in going], [ids[index] for index in going]
     return before
 
@@ -229,8 +229,8 @@ class _Roomy(DynamicLayer):
             room[:, :, end - new.shape[-2] : end] = new
         return self._show(end)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        self._room = [room[indices] for room in self._room]
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self._room = [room[beam_idx] for room in self._room]
         self._show(self.get_seq_length())
 
     def _show(self, end: int) -> tuple[Tensor, Tensor]:
