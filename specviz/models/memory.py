@@ -152,6 +152,8 @@ def environment(on: torch.device, target: CachedLM | None = None) -> dict[str, o
         facts["forward"] = target.path
         if target.no_trees:
             facts["chains_only"] = target.no_trees
+        if target.proof is not None and target.proof.off:
+            facts["off_behind_a_cache"] = round(target.proof.off, 4)
     if on.type == "cpu":
         facts["products"] = str(products())
     return facts

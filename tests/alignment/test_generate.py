@@ -32,12 +32,13 @@ def one_by_one(target, prompt, seed, sampling, num_tokens):
 
 
 SAMPLINGS = {"plain": Sampling(), "greedy": Sampling(0.0), "cut": Sampling(0.7, 20, 0.9)}
+WITH_STATES = ("lfm2", "qwen3_next")
 PIECES = {"at once": 1000, "in pieces": 10}
 
 
 def ways():
     """Every family reads its prompts at once and in pieces, one draws with every sampling; all of them is slow."""
-    for family, name, pieces in itertools.product(FAMILIES, SAMPLINGS, PIECES):
+    for family, name, pieces in itertools.product((*FAMILIES, *WITH_STATES), SAMPLINGS, PIECES):
         quick = name == "plain" or (family, pieces) == ("llama", "in pieces")
         marks = [] if quick else pytest.mark.slow
         yield pytest.param(family, SAMPLINGS[name], PIECES[pieces], id=f"{family}-{name}-{pieces}", marks=marks)

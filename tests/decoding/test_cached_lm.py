@@ -169,7 +169,7 @@ def test_layers_that_do_not_rise_from_0_are_refused():
 
 def test_a_model_whose_layers_cannot_be_told_apart_is_refused_in_words():
     model = tiny("gpt2", layers=2)
-    model.extra = torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Identity()])
+    model.get_decoder().extra = torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Identity()])
     with pytest.raises(SpecvizError, match="cannot be run one by one"):
         CachedLM(model, CONTEXT_LIMIT).exit((0,))
 

@@ -271,10 +271,10 @@ def _keeps_a_state_of_its_own(model: PreTrainedModel) -> bool:
 
 
 def _needs_all_layers(model: PreTrainedModel) -> bool:
-    """Whether its first layers alone fail, or it has several lists of layers."""
+    """Whether its first layers alone fail, some run several times, or it has several lists of layers."""
     decoder, count = model.get_decoder() or model, _text_config(model).num_hidden_layers
     lists = [part for part in decoder.modules() if isinstance(part, torch.nn.ModuleList) and len(part) == count]
-    if len(lists) != 1:
+    if len(lists) != 1 or hasattr(_text_config(model), "n_recurrent_layers"):
         return True
     early = copy.deepcopy(model)
     decoder = early.get_decoder() or early
@@ -286,7 +286,13 @@ def _needs_all_layers(model: PreTrainedModel) -> bool:
     )
     setattr(parent, name, getattr(parent, name)[:1])
     _text_config(early).num_hidden_layers = 1
-    return _fails_alone(early)
+    cache = DynamicCache(config=model.config)
+    try:
+        for reader in (model, early, early):
+            reader(torch.tensor([PROMPT[:2]]), past_key_values=cache)
+    except Exception:
+        return True
+    return False
 
 
 def _keeps_other_than_rows(model: PreTrainedModel) -> bool:

@@ -25,10 +25,14 @@ State = dict[str, dict[int, object]]
 def keeps_state(model: PreTrainedModel) -> bool:
     """Whether some layer of the model keeps a state in transformers' own cache."""
     try:
-        cache = DynamicCache(config=model.config)
+        return holds_state(DynamicCache(config=model.config))
     except (KeyError, ValueError):  # a kind of layer that transformers has no such cache for
         return False
-    return bool(_layers_with_states(cache))
+
+
+def holds_state(cache: Cache) -> bool:
+    """Whether some layer of the cache is for a state."""
+    return any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers)
 
 
 def cache_of_states(model: PreTrainedModel) -> Cache:

@@ -15,7 +15,13 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from specviz.decoding.device import is_out_of_memory
 from specviz.decoding.forward.products import Products, with_products
-from specviz.decoding.forward.states import StateCopies, cache_of_states, copy_layer, keeps_state
+from specviz.decoding.forward.states import (
+    StateCopies,
+    cache_of_states,
+    copy_layer,
+    holds_state,
+    keeps_state,
+)
 from specviz.decoding.turns import give_way
 from specviz.errors import SpecvizError
 
@@ -82,6 +88,15 @@ def asked_of(
     return {name: cache, "use_cache": True, **rows}
 
 
+def _positions_for(
+    model: PreTrainedModel, cache: Cache | None, start: int, end: int
+) -> dict[str, Tensor]:
+    """The argument for the places of some tokens behind a state: some models count those wrongly themselves."""
+    if cache is None or not holds_state(cache) or not knows(type(model), "position_ids"):
+        return {}
+    return {"position_ids": torch.arange(start, end, device=model.device)[None]}
+
+
 def tokens_at_once(model: PreTrainedModel, num_texts: int = 1) -> int:
     """How many tokens of each of `num_texts` texts one forward reads, since others may wait for its end."""
     is_cuda = model.device.type == "cuda"
@@ -112,7 +127,8 @@ def read_behind(
         give_way()
         end = min(begin + size, num_tokens)
         num_asked = end - max(begin, first)  # logits of this piece that were asked for
-        arguments = asked_of(model, cache, max(1, num_asked))
+        places = _positions_for(model, cache, begin, end)
+        arguments = asked_of(model, cache, max(1, num_asked)) | places
         logits = model(ids[:, begin:end], **arguments).logits
         if num_asked > 0:
             pieces.append(logits[:, -num_asked:])
@@ -175,7 +191,8 @@ class TransformersForward:
         if self.keeps_state:
             self._copies.take(past)
         self._num_rows = past + len(ids)
-        arguments = asked_of(self._model, self.cache, num_logits) | attention
+        places = _positions_for(self._model, self.cache, past, self._num_rows)
+        arguments = asked_of(self._model, self.cache, num_logits) | places | attention
         if not captured:
             out = self._runs(ids[None], **arguments)
             return out.logits[0, -num_logits:].to(ids.device), None
@@ -249,7 +266,7 @@ def check_layers(layers: Sequence[int], count: int) -> None:
 def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     """A copy of the model, weights shared, with only these of its layers; they keep the numbers of their rows.
 
-    Raises SpecvizError for a model that cannot run so, as one token shows.
+    Raises SpecvizError for a model that cannot run so, as tokens behind some of its own show.
     """
     why_not = SpecvizError(
         f"the layers of a {type(model).__name__} cannot be run one by one here; choose another method or target"
@@ -266,13 +283,15 @@ def _with_layers(model: PreTrainedModel, layers: Sequence[int]) -> PreTrainedMod
     memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     memo[id(text_config)] = config
     memo[id(blocks)] = nn.ModuleList([blocks[layer] for layer in layers])
-    token = torch.zeros(1, 1, dtype=torch.long, device=model.get_input_embeddings().weight.device)
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=model.get_input_embeddings().weight.device)
     try:
         if kinds is not None and config.layer_types != (own := [kinds[layer] for layer in layers]):
             config.layer_types = own
         early = copy.deepcopy(model, memo)
+        cache = empty_cache(model)
         with torch.inference_mode():
-            early(token, **asked_of(early))
+            for reader in (model, early, early):
+                reader(tokens, **asked_of(reader, cache))
     except Exception as error:  # whatever a strange model raises
         if is_out_of_memory(error):
             raise
