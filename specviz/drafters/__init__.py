@@ -9,6 +9,8 @@ from specviz.listing import Listing
 _MODULES = (
     "draft_model",
     "prompt_lookup",
+    "suffix",
+    "hybrid",
     "early_exit",
     "tree",
     "medusa",

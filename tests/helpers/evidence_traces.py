@@ -76,6 +76,23 @@ def lookup() -> trace.Trace:
     return made.step(chain(3), {0, 1}, point_mass=True, evidence=evidence).finish()
 
 
+def suffix() -> trace.Trace:
+    """The same text as for `lookup`."""
+    made = traces.Builder(seed=3).chain(4, 4, changed={"method": "suffix", "draft_model": None}, point_mass=True)
+    made.chain(4, 4, point_mass=True)
+    evidence = {"start": 4, "matched": 2, "proposed": 3, "counts": [3, 2, 2], "totals": [4, 3, 2]}
+    return made.step(chain(3), {0, 1}, point_mass=True, evidence=evidence).finish()
+
+
+def hybrid() -> trace.Trace:
+    """The text proposes in the last step, the draft model before it."""
+    by_model = {"by": "fable-draft", "k": 4, "policy": "heuristic"}
+    made = traces.Builder(seed=3).chain(4, 4, changed={"method": "hybrid"}, evidence=by_model)
+    made.chain(4, 4, evidence=by_model)
+    evidence = {"start": 4, "matched": 2, "proposed": 3, "counts": [3, 2, 2], "totals": [4, 3, 2], "by": "suffix"}
+    return made.step(chain(3), {0, 1}, point_mass=True, evidence=evidence).finish()
+
+
 def early_exit() -> trace.Trace:
     return one("early_exit", chain(4), {0, 1}, {"layers": [0, 1, 2, 3, 12, 13, 14, 15], "of": 16})
 
@@ -156,7 +173,7 @@ def mtp() -> trace.Trace:
 ALL = {
     make.__name__: make
     for make in (
-        tree, wide_tree, medusa, eagle, lookup, early_exit, staged, lookahead, cross_vocabulary, reasoning, refused,
-        mtp,
+        tree, wide_tree, medusa, eagle, lookup, suffix, hybrid, early_exit, staged, lookahead, cross_vocabulary,
+        reasoning, refused, mtp,
     )
 }  # fmt: skip

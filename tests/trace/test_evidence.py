@@ -227,6 +227,38 @@ def test_a_lookup_shows_the_earlier_place_above_the_end_of_the_text():
     assert policy["items"][0] == ["K in force", "3"]
 
 
+def drafted_notes(make):
+    """The notes beside the drafted tokens of the last step, below the place where they stood before."""
+    (found,) = (part for part in made_of(make())[-1]["parts"] if part["title"] == "Where it was found")
+    return [note for *_, note in found["lines"][1][1]][-3:], found["note"]
+
+
+def test_counts_stand_beside_the_drafted_tokens_and_are_explained():
+    notes, below = drafted_notes(evidence_traces.suffix)
+    assert notes == ["3 of 4", "2 of 3", "2 of 2"]
+    assert below.endswith("of all times that the words before it stood earlier.")
+    assert drafted_notes(evidence_traces.lookup)[0] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"counts": [5, 2, 2]}, {"totals": [4, 3]}, {"counts": "xyz"}, {"totals": [4, 3, -2]}]
+)
+def test_counts_that_cannot_be_are_not_shown(wrong):
+    step = evidence_traces.suffix().steps[-1]
+    told = replace(step, evidence={**step.evidence, **wrong})
+    labels = ["a"] * step.context_length
+    shown = as_json(show_making(told, labels))["parts"]
+    (found,) = (part for part in shown if part["title"] == "Where it was found")
+    assert not any(note for _, chips, _ in found["lines"] for *_, note in chips)
+
+
+def test_each_step_of_a_hybrid_says_who_proposed():
+    who = [
+        part["items"] for made in made_of(evidence_traces.hybrid()) for part in made["parts"] if "Who" in part["title"]
+    ]
+    assert who == [[["drafter", "fable-draft"]], [["drafter", "fable-draft"]], [["drafter", "Suffix decoding"]]]
+
+
 def test_early_exit_marks_the_layers_used():
     ((_, chips),) = rows(part(evidence_traces.early_exit, "lines", "Layers used"))
     assert [text for text, _ in chips] == [str(number) for number in range(1, 17)]

@@ -96,10 +96,12 @@ def token_chips(tokens: object) -> list[Chip]:
     return [Evidence(token).chip() for token in tokens]
 
 
-def draft_chips(step: Step) -> list[Chip]:
-    """The drafted tokens, marked by their statuses."""
+def draft_chips(step: Step, notes: Sequence[str] = ()) -> list[Chip]:
+    """The drafted tokens, marked by their statuses, each with its note where there are notes."""
     tokens = [step.draft[node] for node in drafted_nodes(step)]
-    return [(token_label(token), token.status, "") for token in tokens]
+    beside = [*notes, *[""] * len(tokens)]
+    pairs = zip(tokens, beside, strict=False)
+    return [(token_label(token), token.status, note) for token, note in pairs]
 
 
 def line(name: str, chips: Sequence[Chip]) -> ChipLine:

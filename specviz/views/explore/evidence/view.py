@@ -73,6 +73,7 @@ JUDGES = {
     "score": "the grade from 0 to 9 that the target writes",
 }
 FOUND = "The last {} also stood {} earlier; what followed there is proposed."
+COUNTED = "Beside a drafted token: how often it came there, of all times that the words before it stood earlier."
 TAKEN_BACK = "the draft took back {} (“{}”) to spell the end of the text in its own tokens"
 
 
@@ -124,6 +125,12 @@ def _growth(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftP
     return parts.facts("How the tree was grown", items)
 
 
+def _proposer(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
+    """The name of the drafter that proposed, where there are several."""
+    name = evidence.words("by")
+    return parts.facts("Who proposed", [("drafter", _name(name))] if name else [])
+
+
 def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[DraftPart]:
     """The place where the last words stood before, above the end of the text as it is now."""
     start = evidence.whole("start")
@@ -140,6 +147,7 @@ def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[DraftPa
         return [(label(word), mark, "") for word in text[max(0, first) : behind]]
 
     now = len(text) - matched
+    counted = _counted(evidence, proposed)
     earlier = [
         *chips(start - AROUND, start),
         *chips(start, end, "same"),
@@ -149,11 +157,21 @@ def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[DraftPa
     end_now = [
         *chips(now - AROUND, now),
         *chips(now, len(text), "same"),
-        *parts.draft_chips(step),
+        *parts.draft_chips(step, counted),
     ]
     rows = [parts.line("earlier", earlier), parts.line("now", end_now)]
     note = FOUND.format(quantity(matched, "token"), quantity(now - start, "token"))
+    if counted:
+        note = f"{note} {COUNTED}"
     return [parts.lines("Where it was found", rows, note)]
+
+
+def _counted(evidence: Evidence, size: int) -> list[str]:
+    """How often each of `size` drafted tokens came, of all times; empty where that was not counted."""
+    pairs = list(zip(evidence.wholes("counts"), evidence.wholes("totals"), strict=False))
+    if len(pairs) != size or any(count > total for count, total in pairs):
+        return []
+    return [f"{count:,} of {total:,}" for count, total in pairs]
 
 
 def _layers(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
@@ -302,6 +320,7 @@ MAKERS = (
     tree,
     _growth,
     candidates,
+    _proposer,
     _lookup,
     _window,
     _rounds,
