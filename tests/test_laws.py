@@ -123,6 +123,7 @@ NAMES = {*METHODS, *FACTS, *BROKEN}
 MAY_NAME = ("drafters", "rules", "zoo")
 FIELD = {"draft_model"}  # of a step's settings, too: it may key a table that names no other method
 HOMONYMS = {
+    ("decoding/cached_lm.py", "hybrid"),  # transformers' own word for a layer with attention and a state
     ("models/files/draft_formats.py", "mtp"),  # speculators' own word for a format of heads
     ("trace/events.py", "none"),  # the trace format's own word for a step without a draft; drafters lie above it
     ("views/terminal.py", "none"),  # a mark that marks nothing

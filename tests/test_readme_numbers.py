@@ -28,7 +28,7 @@ from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
 from specviz.bench.speed import ROUNDS
 from specviz.checks.statistics import ALPHA, SUSPICION
-from specviz.decoding import kept_rows
+from specviz.decoding import kept_answers, kept_rows
 from specviz.decoding.forward import products, replays
 from specviz.drafters import METHODS, eagle, tree
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
@@ -129,6 +129,7 @@ def claims():
         f"a folder of {smollm2.megabytes[1]} MB in the cache",
         f"up to {products.MOST_ROWS} rows of float32 are multiplied",
         f"forgotten after {NAMES[int(kept_rows.IDLE_S / 60)]} minutes",
+        f"At most {kept_answers.MOST_TOKENS:,} tokens of one visitor",
         f"with torch before {first_unsafe}, the compact forward reads up to {replays.MOST_TOKENS} tokens",
         f"From torch {first_unsafe} on",
         f"takes {_BYTES} bytes of memory per weight",

@@ -91,12 +91,12 @@ def judge_run(recorded: Trace, *, target=None, draft=None, deepest: int = DEEPES
             )
         verdicts = _verdicts(recorded, scores.draft_model)
         return _judge(recorded, scores.draft_model, scores.p, scores.q, deepest, verdicts)
-    method = facts_of(used.method)
+    method = facts_of(used.method).under(used.params)
     if method.replays_from_text:
         return rollouts(recorded, deepest)
     if target is not None and method.reads_ahead:
         return judge_heads(recorded, target, deepest)
-    raise SpecvizError(_why_not(used.method, scores))
+    raise SpecvizError(_why_not(used, scores))
 
 
 def reader_of(recorded: Trace) -> str | None:
@@ -104,7 +104,7 @@ def reader_of(recorded: Trace) -> str | None:
     if not recorded.steps:
         return None
     used = recorded.steps[-1].settings
-    method = facts_of(used.method)
+    method = facts_of(used.method).under(used.params)
     needs_target = method.reads_ahead and not method.replays_from_text
     return used.target if needs_target else None
 
@@ -148,10 +148,10 @@ def is_own_plan(recorded: Trace) -> bool:
     used = ways[0]
     if used.k_policy not in (None, "constant") or not _is_plain_rule(used):
         return False
-    method = facts_of(used.method)
+    method = facts_of(used.method).under(used.params)
     if method.cost_is_known:
         return True
-    return method.reads_ahead and method.under(used.params).drafts_as == "chain"
+    return method.reads_ahead and method.drafts_as == "chain"
 
 
 def _is_plain_rule(used: Settings) -> bool:
@@ -198,16 +198,16 @@ def _scores(recorded: Trace) -> Scores | None:
     return None
 
 
-def _why_not(method: str, scores: Scores | None) -> str:
+def _why_not(used: Settings, scores: Scores | None) -> str:
     """Words for why nothing can be said without another draft."""
-    facts = facts_of(method)
+    facts = facts_of(used.method).under(used.params)
     if facts.reads_ahead:
         return f"{facts.why_no_what_if}; specviz.what_if(trace) loads the models and tells it"
     if facts.why_no_what_if:
         return f"{facts.why_no_what_if}; {_INSTEAD}"
     if scores is None:
         return "the run was not scored: it did not finish, or a browser made it; name a draft model"
-    return f"what the method {method} would have proposed elsewhere in this text was not recorded; {_INSTEAD}"
+    return f"what the method {used.method} would have proposed elsewhere in this text was not recorded; {_INSTEAD}"
 
 
 _INSTEAD = "name a draft model to see what it would have done with this text"

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specviz.drafters.draft_model import ModelDrafter
-from specviz.drafters.method import Method, Part
+from specviz.drafters.method import Method, Part, Parts
+from specviz.drafters.params import Value
 from specviz.drafters.policy import K_PARAMS, ChainDrafter, Policy, make_policy
 from specviz.drafters.suffix import MATCH_PARAMS, SuffixDrafter, make_drafter
 
@@ -53,8 +54,8 @@ class HybridDrafter(ChainDrafter):
         self._asked.observe(draft, probs, verdict)
 
 
-def _build(parts, params: Mapping[str, object]) -> HybridDrafter:
-    return HybridDrafter(make_drafter(params), parts.draft, make_policy(params))
+def _build(parts: Parts, params: Mapping[str, Value]) -> HybridDrafter:
+    return HybridDrafter(make_drafter(parts, params), parts.draft, make_policy(params))
 
 
 METHOD = Method(

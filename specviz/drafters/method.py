@@ -48,6 +48,8 @@ class Parts:
     heads: nn.Module | None = None  # trained draft heads
     others: Mapping[str, Part] = field(default_factory=dict)
     """Further models, by their names in the method's parameters."""
+    answers: Sequence[Sequence[int]] = ()
+    """The visitor's earlier answers in the target's tokens, the oldest first."""
 
 
 Build = Callable[[Parts, Mapping[str, Value]], "Drafter"]
@@ -89,6 +91,8 @@ class Method:
     """The name of its drafts in the headline."""
     chain_when: tuple[str, tuple[str, ...]] | None = None
     """A Choice among its parameters, and the options under which it drafts a chain; see `under`."""
+    text_alone_when: tuple[str, tuple[str, ...]] | None = None
+    """A Choice among its parameters, and the options under which nothing but the text decides a draft; see `under`."""
     is_plain: bool = False
     """Whether a draft model writes K tokens, each drawn from its own distribution."""
     replays_from_text: bool = False
@@ -101,13 +105,17 @@ class Method:
     """Why a run's text does not tell what other K would give, as a clause; empty: it does, or nothing is known."""
 
     def under(self, params: Mapping[str, object]) -> Method:
-        """The method as it is with these parameters. If it then drafts a chain, every rule for chains can judge it."""
-        if self.chain_when is None:
-            return self
-        choice, options = self.chain_when
-        if params.get(choice) not in options:
-            return self
-        return replace(self, rules=CHAIN_RULES, drafts_as="chain")
+        """The method as it is with these parameters.
+
+        If it then drafts a chain, every rule for chains can judge it. If more than the text then decides a draft, the
+        text alone cannot tell what it would have drafted elsewhere.
+        """
+        method = self
+        if _is_among(self.chain_when, params):
+            method = replace(method, rules=CHAIN_RULES, drafts_as="chain")
+        if self.text_alone_when is not None and not _is_among(self.text_alone_when, params):
+            method = replace(method, replays_from_text=False, reads_ahead=False)
+        return method
 
     @property
     def drafts(self) -> bool:
@@ -171,3 +179,8 @@ class Method:
         if self.target_has:
             words.append(f"the target's own {self.target_has[1]}")
         return ", ".join(words) or "nothing"
+
+
+def _is_among(choice: tuple[str, tuple[str, ...]] | None, params: Mapping[str, object]) -> bool:
+    """Whether a Choice has one of these options."""
+    return choice is not None and params.get(choice[0]) in choice[1]

@@ -23,6 +23,7 @@ from specviz.decoding.cached_lm import CachedLM, prove_model
 from specviz.decoding.forward.decoder_layers import BLOCK
 from specviz.decoding.forward.proof import Proof
 from specviz.decoding.forward.transformers_forward import tokens_at_once
+from specviz.decoding.kept_answers import KeptAnswers
 from specviz.decoding.kept_rows import KeptRows
 from specviz.decoding.sampling import Sampling
 from specviz.decoding.turns import aside
@@ -179,12 +180,13 @@ class ModelPool:
         self.renew_locks()
 
     def renew_locks(self) -> None:
-        """Makes new, open locks, and keeps no rows.
+        """Makes new, open locks, and keeps no rows and answers.
 
         A forked process must call this first: it has a copy of every lock, but not the threads that would open those
         that were closed at the fork.
         """
         self._rows = KeptRows()
+        self.answers = KeptAnswers()
         self._loading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._tables = threading.Lock()
         # one model at a time is read into memory, while others may be downloading

@@ -160,6 +160,11 @@ class ActiveSetup:
             readers = [lm for (use, _), lm in self._lms.items() if use in ("target", "draft")]
             self._pool.keep_rows(self._visitor, readers, prompt, num_tokens)
 
+    def keep_answer(self, tokens: Sequence[int]) -> None:
+        """Leaves the answer to the drafters of the visitor's next runs."""
+        if self._visitor and tokens and self.target is not None:
+            self._pool.answers.keep(self._visitor, self.target.info.tokenizer_sha, tokens)
+
     def release(self) -> None:
         """Drops every model, so that others may take its room; settings stay."""
         self._lms.clear()
@@ -205,7 +210,8 @@ class ActiveSetup:
         if key not in self._drafters:
             target = self._lm("target", setup.target)
             draft = None if setup.draft is None else self._lm("draft", setup.draft)
-            self._drafters[key] = setup.drafter(target, draft)
+            answers = self._pool.answers.of(self._visitor, setup.target.info.tokenizer_sha)
+            self._drafters[key] = setup.drafter(target, draft, answers)
         return self._drafters[key]
 
     def _lm(self, role: str, loaded: LoadedModel) -> CachedLM:

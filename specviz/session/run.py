@@ -454,7 +454,7 @@ class Run:
     def _end(self, reason: str, message: str | None) -> trace.Event | None:
         """Ends the run and frees its models; the footer, or None where the trace has not begun or has one.
 
-        Without an error, the rows of its prompt are left to its visitor's next run.
+        Without an error, the rows of its prompt and its answer are left to its visitor's next run.
         """
         self.state = "finished"
         if self._steps is not None:
@@ -465,6 +465,7 @@ class Run:
         if self.trace.header is not None and reason != "error":
             prompt = [token.id for token in self.trace.header.prompt.tokens]
             self._active.keep_rows(prompt, self._num_tokens)
+            self._active.keep_answer([token.id for token in self.trace.tokens])
         self._active.release()
         if self.trace.header is None or self.trace.footer is not None:
             return None

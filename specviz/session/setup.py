@@ -51,16 +51,23 @@ class Setup:
         reader = self.target.cached_lm()
         return Plan(reader, self.drafter(reader), rule, sampling, self.k(k))
 
-    def drafter(self, target: CachedLM, draft: CachedLM | None = None) -> Drafter:
+    def drafter(
+        self,
+        target: CachedLM,
+        draft: CachedLM | None = None,
+        answers: Sequence[Sequence[int]] = (),
+    ) -> Drafter:
         """Makes a drafter.
 
         target: the reader that its drafts are checked with. draft: a reader of the draft model that may be used.
+        answers: the visitor's earlier answers.
         """
         target_part = _part(self.target, target)
         draft_part = None if self.draft is None else _part(self.draft, draft)
         heads = None if self.heads is None else self.heads.module
         others = {name: _part(loaded) for name, loaded in self.others.items()}
-        return self.method.build(Parts(target_part, draft_part, heads, others), self.params)
+        parts = Parts(target_part, draft_part, heads, others, answers)
+        return self.method.build(parts, self.params)
 
     def rule(self, name: str | None) -> Rule:
         """The rule of that name, the method's own for None. SpecvizError where it cannot judge these drafts."""

@@ -84,7 +84,7 @@ def test_the_text_alone_decides_who_proposes():
 
 def test_each_source_drafts_what_it_drafts_alone():
     tokens = [0, 1, 2, 1, 0, 1, 2]
-    assert draft_of(hybrid(), tokens).tokens == draft_of(SuffixDrafter(3, 1.0, 0.1), tokens).tokens == (1, 0, 1)
+    assert draft_of(hybrid(), tokens).tokens == draft_of(SuffixDrafter(3, 2.0, 0.1), tokens).tokens == (1, 0, 1, 2)
     tokens[-2] = 0
     assert draft_of(hybrid(), tokens).tokens == draft_of(ModelDrafter(TableLM(2)), tokens).tokens
 

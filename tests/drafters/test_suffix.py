@@ -7,9 +7,11 @@ import pytest
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import Seeded
 from specviz.decoding.sampling import Sampling
+from specviz.drafters.method import Parts
 from specviz.drafters.suffix import METHOD, MOST_MATCHED, SuffixDrafter
 from specviz.drafters.suffix.automaton import SuffixAutomaton
 from tests.helpers.printed_text import lines_during
+from tests.helpers.toys import TableLM, plan_of, target_distribution, text_distribution, total_variation
 
 
 def places(text, words):
@@ -39,11 +41,11 @@ def drafted(drafter, tokens, k=5):
 
 
 def counted(tokens, shortest, factor, least, k=5):
-    """The draft by searching all of the text for every token."""
+    """The draft by searching all of the text for every token; ids below 0 end earlier texts."""
     matched = longest_match(tokens, min(len(tokens), MOST_MATCHED))
     words, product = tokens[len(tokens) - matched :], 1.0
     while matched >= shortest and len(words) - matched < min(k, int(factor * matched)):
-        counts = followers(tokens, words)
+        counts = {token: count for token, count in followers(tokens, words).items() if token >= 0}
         if not counts:
             break
         token = max(counts, key=counts.get)  # the first of the most frequent ones
@@ -113,6 +115,42 @@ def test_the_evidence_names_a_place_where_match_and_draft_stand_and_how_often_ea
         tokens.append(choose.randrange(3))
 
 
+ANSWERS = ([0, 1, 2, 2, 1, 0], [], [2, 2, 0, 1], [1, 1])
+
+
+def test_earlier_answers_count_as_if_they_stood_before_the_text_and_no_match_goes_from_one_to_the_next():
+    choose, kept = random.Random(7), SuffixDrafter(1, 3.0, 0.2, answers=ANSWERS)
+    before = [token for number, answer in enumerate(ANSWERS, 1) for token in (*answer, -number)]
+    tokens, answers_back = [0, 1], set()
+    for _ in range(200):
+        tokens = [*tokens[: choose.randrange(1, len(tokens) + 1)], choose.randrange(3), choose.randrange(3)]
+        found, evidence = drafted(kept, tokens)
+        assert found == counted([*before, *tokens], 1, 3.0, 0.2)
+        if not found:
+            continue
+        spelled = [*tokens[-evidence["matched"] :], *found]
+        if "start" in evidence:
+            assert tokens[evidence["start"] :][: len(spelled)] == spelled
+        else:
+            assert places(ANSWERS[-evidence["answers_back"]], spelled)
+            answers_back.add(evidence["answers_back"])
+    assert answers_back == {2, 4}
+
+
+def test_the_text_has_the_targets_distribution_with_earlier_answers():
+    drafter = SuffixDrafter(1, 2.0, 0.0, answers=ANSWERS)
+    mine = text_distribution(plan_of(TableLM(1), drafter, 2), (0, 1), 3)
+    assert total_variation(mine, target_distribution(TableLM(1), (0, 1), 3, Sampling())) < 1e-12
+
+
+def test_earlier_answers_are_looked_at_only_if_a_person_asks_for_it():
+    for pool, expected in (("off", ()), ("answers", (7,))):
+        values = METHOD.validate({"pool": pool, "factor": 0.5})
+        assert drafted(METHOD.build(Parts(answers=([5, 6, 7],)), values), [5, 6])[0] == expected
+        method = METHOD.under(values)
+        assert method.replays_from_text == method.reads_ahead == (pool == "off")
+
+
 def test_with_a_smaller_k_a_draft_is_the_beginning_of_the_same_draft():
     tokens = [1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]
     whole, _ = drafted(SuffixDrafter(1, 2.0, 0.0), tokens, 8)
@@ -154,7 +192,7 @@ def test_a_text_that_one_token_fills_is_indexed_in_linear_time():
 
 def test_the_parameters_bound_match_draft_and_probability():
     values = METHOD.validate({"min_match": 3, "factor": 0.5, "least_probability": 1.0})
-    drafter = METHOD.build(None, values)
+    drafter = METHOD.build(Parts(), values)
     assert drafted(drafter, [1, 2, 9, 1, 2])[0] == ()
     assert drafted(drafter, [1, 2, 3, 4, 8, 9, 1, 2, 3, 4])[0] == (8, 9)
     assert drafted(drafter, [1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3])[0] == ()

@@ -183,7 +183,7 @@ def test_a_run_whose_draft_changed_leaves_the_rows_of_both(bench):
     run.controls.set("draft", "far")
     finish(run)
     (kept,) = bench.pool._rows._kept.values()
-    assert len(kept.readers) == 3
+    assert len(kept.left) == 3
     assert made(bench, draft="far").steps[0].fed["draft"] == REQUEST.num_speculative_tokens
 
 
@@ -256,7 +256,7 @@ def test_the_counted_bytes_are_no_fewer_than_those_held(pool, family, num_tokens
     bench = one_model(pool, tiny(family, vocab_size=NUM_IDS, max_position_embeddings=512, eos_token_id=None))
     made(bench, target="one", draft=None, method="none", max_new_tokens=num_tokens)
     (kept,) = bench.pool._rows._kept.values()
-    (reader,) = kept.readers
+    (reader,) = kept.left
     rows = reader._forward._rows.rows if family == "llama" else reader._forward.cache
     assert 0 < _held_bytes(rows) <= bench.pool._rows.num_bytes()
 
@@ -276,7 +276,7 @@ def test_what_lies_idle_is_freed(bench, monkeypatch):
     monkeypatch.setattr(kept_rows, "IDLE_S", 0.4)
     made(bench, ANN)
     (kept,) = bench.pool._rows._kept.values()
-    reader = weakref.ref(next(iter(kept.readers)))
+    reader = weakref.ref(next(iter(kept.left)))
     del kept
     time.sleep(0.2)
     made(bench, BOB)

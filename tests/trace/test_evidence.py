@@ -235,8 +235,8 @@ def drafted_notes(make):
 
 def test_counts_stand_beside_the_drafted_tokens_and_are_explained():
     notes, below = drafted_notes(evidence_traces.suffix)
-    assert notes == ["3 of 4", "2 of 3", "2 of 2"]
-    assert below.endswith("of all times that the words before it stood earlier.")
+    assert notes == ["3/4", "2/3", "2/2"]
+    assert below.endswith("how often it came there / how often any token did.")
     assert drafted_notes(evidence_traces.lookup)[0] == ["", "", ""]
 
 

@@ -77,7 +77,8 @@ def _refuse(recorded: Trace, reason: str) -> NoOtherK:
     """The refusal with a short reason, and the whole reason without the advice behind it, which is for other places."""
     whole, _, _ = reason.partition(";")
     short = re.split(r"[,:]| \(", whole)[0]
-    if recorded.steps and facts_of(recorded.steps[-1].settings.method).reads_ahead:
+    used = recorded.steps[-1].settings if recorded.steps else None
+    if used is not None and facts_of(used.method).under(used.params).reads_ahead:
         short = UNKNOWN
     return NoOtherK(f"No other K here: {short}.", f"No other K here: {whole}.")
 

@@ -15,6 +15,7 @@ from specviz.views.explore.evidence.parts import Evidence
 from specviz.views.explore.evidence.tree import candidates, tree, tree_words
 from specviz.views.explore.message import (
     Chip,
+    ChipLine,
     DraftPart,
     MadeDraft,
     PassagePart,
@@ -72,8 +73,10 @@ JUDGES = {
     "mean_logprob": "the probability that the target gives its tokens (geometric mean)",
     "score": "the grade from 0 to 9 that the target writes",
 }
-FOUND = "The last {} also stood {} earlier; what followed there is proposed."
-COUNTED = "Beside a drafted token: how often it came there, of all times that the words before it stood earlier."
+FOUND = "The last {} also stood {}; what followed there is proposed."
+OF_TEXT = "{} earlier"
+OF_ANSWER = "in an earlier answer ({} back)"
+COUNTED = "Beside a drafted token: how often it came there / how often any token did."
 TAKEN_BACK = "the draft took back {} (“{}”) to spell the end of the text in its own tokens"
 
 
@@ -134,36 +137,50 @@ def _proposer(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Dra
 def _lookup(step: Step, evidence: Evidence, text: Sequence[str]) -> list[DraftPart]:
     """The place where the last words stood before, above the end of the text as it is now."""
     start = evidence.whole("start")
+    answers_back = evidence.whole("answers_back")
     matched = evidence.whole("matched")
     proposed = evidence.whole("proposed")
-    if None in (start, matched, proposed) or len(text) != step.context_length:
+    if None in (matched, proposed) or len(text) != step.context_length:
         return []
-    end = start + matched
-    follows = end + proposed
-    if not 0 < matched <= len(text) - start or follows > len(text):
+    if not 0 < matched <= len(text) - (start or 0):
         return []
-
-    def chips(first: int, behind: int, mark: str = "") -> list[Chip]:
-        return [(label(word), mark, "") for word in text[max(0, first) : behind]]
-
-    now = len(text) - matched
+    if start is not None and start + matched + proposed <= len(text):
+        rows = [_earlier(text, start, matched, proposed)]
+        place = OF_TEXT.format(quantity(len(text) - matched - start, "token"))
+    elif answers_back:
+        rows = []
+        place = OF_ANSWER.format(quantity(answers_back, "answer"))
+    else:
+        return []
     counted = _counted(evidence, proposed)
-    earlier = [
-        *chips(start - AROUND, start),
-        *chips(start, end, "same"),
-        *chips(end, follows, "from"),
-        *chips(follows, follows + AROUND),
-    ]
+    now = len(text) - matched
     end_now = [
-        *chips(now - AROUND, now),
-        *chips(now, len(text), "same"),
+        *_chips(text, now - AROUND, now),
+        *_chips(text, now, len(text), "same"),
         *parts.draft_chips(step, counted),
     ]
-    rows = [parts.line("earlier", earlier), parts.line("now", end_now)]
-    note = FOUND.format(quantity(matched, "token"), quantity(now - start, "token"))
+    rows.append(parts.line("now", end_now))
+    note = FOUND.format(quantity(matched, "token"), place)
     if counted:
         note = f"{note} {COUNTED}"
     return [parts.lines("Where it was found", rows, note)]
+
+
+def _earlier(text: Sequence[str], start: int, matched: int, proposed: int) -> ChipLine:
+    """The line of the place in the text where the last words stood before, with what followed them there."""
+    end = start + matched
+    follows = end + proposed
+    chips = [
+        *_chips(text, start - AROUND, start),
+        *_chips(text, start, end, "same"),
+        *_chips(text, end, follows, "from"),
+        *_chips(text, follows, follows + AROUND),
+    ]
+    return parts.line("earlier", chips)
+
+
+def _chips(text: Sequence[str], first: int, behind: int, mark: str = "") -> list[Chip]:
+    return [(label(word), mark, "") for word in text[max(0, first) : behind]]
 
 
 def _counted(evidence: Evidence, size: int) -> list[str]:
@@ -171,7 +188,7 @@ def _counted(evidence: Evidence, size: int) -> list[str]:
     pairs = list(zip(evidence.wholes("counts"), evidence.wholes("totals"), strict=False))
     if len(pairs) != size or any(count > total for count, total in pairs):
         return []
-    return [f"{count:,} of {total:,}" for count, total in pairs]
+    return [f"{count:,}/{total:,}" for count, total in pairs]
 
 
 def _layers(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
