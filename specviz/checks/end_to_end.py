@@ -244,7 +244,9 @@ class Growth:
 
 
 def _inexact_rules() -> list[Rule]:
-    return [rule for rule in (*ANY_CHAIN.values(), *BROKEN.values()) if not rule.lossless]
+    """The rules that are not exact, as far as one place tells what they write."""
+    rules = (*ANY_CHAIN.values(), *BROKEN.values())
+    return [rule for rule in rules if rule.judges_alone and not rule.lossless]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from specviz.errors import SpecvizError
 from specviz.models.pool import LoadedModel
 from specviz.rules import ANY_CHAIN
 from specviz.rules.broken import BROKEN, BrokenRule
-from specviz.rules.chain import ChainRule
 from specviz.session.setup import Setup
 
 NOT_THE_MODELS = 0.05  # recorded probabilities that are this far off were made by other models
@@ -231,12 +230,11 @@ class _Tally:
         return draft, rows.sampling.probs(self._target.forward(rows.tokens, draft))
 
     def result(self) -> RuleResult:
-        judges_alone = not isinstance(self.rule, ChainRule) or self.rule.judges_alone
         return RuleResult(
             self.rule,
             num_judged=self._num_judged,
             num_accepted=self._num_accepted,
-            acceptance=_mean(self._acceptances) if judges_alone else None,
+            acceptance=_mean(self._acceptances) if self.rule.judges_alone else None,
             tokens_per_call=self._expected_tokens / self._num_steps,
             mean_distance=_mean(self._distances),
             largest_distance=max(self._distances, default=None),

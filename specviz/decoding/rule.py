@@ -66,6 +66,8 @@ class Rule:
     summary: str
     lossless: bool
     """Whether the text is distributed exactly as if the target had written it alone."""
+    judges_alone = True
+    """Whether a token's probability of acceptance depends only on p and q at its own place."""
 
     def supports(self, draft: Draft) -> bool:
         """Whether this rule can judge the draft."""

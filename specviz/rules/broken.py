@@ -1,4 +1,4 @@
-"""BROKEN: rules that are wrong on purpose, each a mistake seen in a public demo or engine. For the checks alone.
+"""BROKEN: rules that are wrong on purpose, each a mistake that a demo, an engine or a paper shows. For checks alone.
 
 No run can choose them. Where the mistake is in drafting, `tamper` makes an ordinary drafter sample from another
 distribution, and its draft still reports q.
@@ -6,6 +6,7 @@ distribution, and its draft still reports q.
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specviz.decoding.draws import DRAFT, Draws
 from specviz.decoding.rule import Rule
@@ -101,7 +102,25 @@ class SoftmaxResidual(BrokenRule):
         return (p - q).softmax(-1)
 
 
-class DroppedDraft(BrokenRule):
+class Dropping(BrokenRule):
+    """A rule that throws a drawn token away, with all tokens behind it, and then samples p."""
+
+    def drops(self, rows: ChainRows) -> Tensor:
+        """Whether each token [N] is thrown away, if those before it were accepted."""
+        raise NotImplementedError
+
+    def thresholds(self, rows: ChainRows) -> Tensor:
+        return torch.where(self.drops(rows), 0.0, super().thresholds(rows))
+
+    def last_distribution(self, rows: ChainRows, num_accepted: Tensor) -> Tensor:
+        p, _ = rows.after(num_accepted)
+        judged_last = num_accepted.clamp_max(len(rows) - 1)
+        is_dropped = self.drops(rows).index_select(0, judged_last[None])  # [1]
+        is_dropped = is_dropped & (num_accepted < len(rows))
+        return torch.where(is_dropped, p, super().last_distribution(rows, num_accepted))
+
+
+class DroppedDraft(Dropping):
     def __init__(self, least_q: float = 0.4) -> None:
         self._least_q = least_q
         self.facts = RuleFacts(
@@ -110,15 +129,11 @@ class DroppedDraft(BrokenRule):
             summary=f"A drawn token is thrown away because its own q is below {least_q:g}, then p is sampled.",
         )
 
-    def threshold(self, p: Tensor, q: Tensor, row: Tensor) -> Tensor:
-        return torch.where(q < self._least_q, 0.0, super().threshold(p, q, row))
+    def drops(self, rows: ChainRows) -> Tensor:
+        return rows.q[:, 0] < self._least_q
 
-    def last_distribution(self, rows: ChainRows, num_accepted: Tensor) -> Tensor:
-        p, _ = rows.after(num_accepted)
-        judged_last = num_accepted.clamp_max(len(rows) - 1)
-        has_low_q = rows.q.index_select(0, judged_last[None])[0] < self._least_q  # [1]
-        is_dropped = has_low_q & (num_accepted < len(rows))
-        return torch.where(is_dropped, p, super().last_distribution(rows, num_accepted))
+    def one_step_accepted(self, p: Tensor, q: Tensor) -> Tensor:
+        return torch.where(q < self._least_q, 0.0, super().one_step_accepted(p, q))
 
     def one_step_distribution(self, p: Tensor, q: Tensor) -> Tensor:
         accepted = self.one_step_accepted(p, q)
@@ -127,6 +142,32 @@ class DroppedDraft(BrokenRule):
         dropped = torch.where(q < self._least_q, q, 0.0).sum(-1, keepdim=True)
         rejected = 1 - dropped - accepted.sum(-1, keepdim=True)
         return accepted + dropped * p + rejected * self.residual(p, q)
+
+
+class PeekingScheduler(Dropping):
+    """A scheduler that decides on a token after it has seen how sure the draft is behind it.
+
+    The draft's confidence behind a token depends on that token. So the tokens that stay are no sample of q: DSpark,
+    appendix A (arXiv:2607.05147). Take p = (.7, .3), q = (.5, .5), and a draft that is sure behind the first token
+    only. Drawn, the first one stays and is accepted. The second one is always thrown away, and p is sampled. So the
+    first is written .5 + .5 * .7 = .85 of the time. A token that is judged alone shows nothing: no token stands behind
+    it.
+    """
+
+    judges_alone = False
+
+    def __init__(self, least_confidence: float = 0.6) -> None:
+        self._least_confidence = least_confidence
+        self.facts = RuleFacts(
+            name="peeking_scheduler",
+            title="Peeking scheduler",
+            summary="A drawn token is thrown away because the draft gives no token behind it as much as "
+            f"{least_confidence:g}, then p is sampled.",
+        )
+
+    def drops(self, rows: ChainRows) -> Tensor:
+        confidence = rows.q_rows[1:].amax(-1)  # [N-1] behind each token but the last
+        return pad(confidence < self._least_confidence, (0, 1))
 
 
 class ClampedQ(BrokenRule):
@@ -168,6 +209,7 @@ _KINDS = (
     SoftmaxResidual,
     UntruncatedQ,
     DroppedDraft,
+    PeekingScheduler,
     ClampedQ,
     ArgmaxTarget,
 )

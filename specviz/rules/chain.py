@@ -54,8 +54,6 @@ class ChainRule(Rule):
     """A rule for chains that its subclasses complete with a threshold, a residual and a bonus."""
 
     facts: RuleFacts
-    judges_alone = True
-    """Whether a token's probability of acceptance depends only on p and q at its own place."""
 
     def __getattr__(self, name: str) -> object:
         """Finds in the facts what the engine's Rule declares: its name, its title, ..."""

@@ -1,13 +1,16 @@
 """The gallery of wrong rules: each is wrong where it says so, and none can be picked by accident."""
 
+import itertools
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from specviz.decoding.draft import EMPTY
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import ACCEPT, DRAFT, FINAL, Seeded, distribution
 from specviz.decoding.sampling import Sampling
@@ -15,7 +18,7 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.rules import RULES
 from specviz.rules.broken import BROKEN, DroppedDraft, UntruncatedQ
 from tests.helpers import warm_processes
-from tests.helpers.toys import TableLM
+from tests.helpers.toys import TableLM, plan_of, text_distribution
 
 RIGHT = RULES["speculative_sampling"]
 each = pytest.mark.parametrize("rule", BROKEN.values(), ids=lambda rule: rule.name)
@@ -52,7 +55,7 @@ def acceptance(rule, p, q):
     return rule.one_step_accepted(p, q).sum(-1)
 
 
-@each
+@pytest.mark.parametrize("rule", [rule for rule in BROKEN.values() if rule.judges_alone], ids=lambda rule: rule.name)
 def test_one_step_is_visibly_another_distribution(rule):
     p, q = random_rows(2, 8, 500, sharpness=3.0)  # as peaked as a language model's rows
     distances = (rule.one_step_distribution(p, q) - p).abs().sum(-1) / 2
@@ -85,6 +88,77 @@ def test_the_greedy_target_keeps_its_most_likely_alone():
     p, q = random_rows(2, 9, sharpness=1.0)
     kept = BROKEN["argmax_target"].one_step_accepted(p, q)
     assert kept.nonzero().flatten().tolist() == [int(p.argmax())]
+
+
+# ---- the scheduler that peeks ---------------------------------------------------------------------------------------
+
+P, A, B = (0.7, 0.3), 0, 1
+
+
+def two_token_models(q, behind_a, behind_b):
+    """A target that writes A and B as P says at every place; a draft with q behind B A and rows behind A A and A B."""
+    target, draft = TableLM(1, vocab_size=2), TableLM(2, vocab_size=2)
+    target.table[:] = torch.tensor(P, dtype=torch.float64).log()
+    for (before, last), row in {(B, A): q, (A, A): behind_a, (A, B): behind_b}.items():
+        draft.table[before, last] = torch.tensor(row, dtype=torch.float64).log()
+    return target, draft
+
+
+def first_token(target, drafter, rule=RIGHT):
+    """The exact distribution of the first token behind B A, through the engine with drafts of two tokens."""
+    texts = text_distribution(plan_of(target, drafter, 2, rule=rule), (B, A), 3)
+    return [sum(chance for text, chance in texts.items() if text[0] == token) for token in (A, B)]
+
+
+class Peeking(ModelDrafter):
+    """Drafts two tokens and takes both back if the draft is unsure behind the first: the mistake without the rule."""
+
+    def draft(self, context, k):
+        drafted = super().draft(context, k)
+        unsure = len(drafted) == 2 and float(drafted.probs[1].max()) < 0.6
+        return EMPTY if unsure else drafted
+
+
+SURE, UNSURE = (0.9, 0.1), (0.5, 0.5)
+
+
+def test_a_scheduler_that_peeks_writes_85_for_70():
+    """DSpark, appendix A (arXiv:2607.05147): a target of .70 and .30, a text of .85 and .15."""
+    target, draft = two_token_models((0.5, 0.5), SURE, UNSURE)
+    assert first_token(target, ModelDrafter(draft), BROKEN["peeking_scheduler"]) == pytest.approx(
+        [0.85, 0.15], abs=1e-12
+    )
+    assert first_token(target, Peeking(draft)) == pytest.approx([0.85, 0.15], abs=1e-12)
+    assert first_token(target, ModelDrafter(draft)) == pytest.approx(P, abs=1e-12)
+
+
+@pytest.mark.parametrize("rows", [(SURE, SURE), (UNSURE, UNSURE)], ids=["always sure", "never sure"])
+def test_a_confidence_that_does_not_depend_on_the_token_does_no_harm(rows):
+    target, draft = two_token_models((0.5, 0.5), *rows)
+    assert first_token(target, ModelDrafter(draft), BROKEN["peeking_scheduler"]) == pytest.approx(P, abs=1e-12)
+
+
+def test_only_two_drafts_of_two_tokens_give_85():
+    """By fractions: x is drawn from q, and one of both tokens is always thrown away. q is 1/2, or 11/14, for A."""
+    p, found = (Fraction(7, 10), Fraction(3, 10)), set()
+    for a, thrown_away in itertools.product(range(1, 140), (A, B)):
+        q = (Fraction(a, 140), 1 - Fraction(a, 140))
+        stays = 1 - thrown_away
+        accepted = min(q[stays], p[stays])
+        written = [q[thrown_away] * share for share in p]
+        written[stays] += accepted
+        written[thrown_away] += q[stays] - accepted  # a rejected token is replaced by the other one
+        if written == [Fraction(17, 20), Fraction(3, 20)]:
+            found.add((q[A], thrown_away))
+    assert found == {(Fraction(1, 2), B), (Fraction(11, 14), B)}
+
+
+@pytest.mark.parametrize("q", [(0.5, 0.5), (11 / 14, 3 / 14)])
+def test_both_give_it_in_the_engine(q):
+    target, draft = two_token_models(q, SURE, UNSURE)
+    assert first_token(target, ModelDrafter(draft), BROKEN["peeking_scheduler"]) == pytest.approx(
+        [0.85, 0.15], abs=1e-12
+    )
 
 
 @each
