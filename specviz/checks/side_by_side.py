@@ -44,8 +44,11 @@ class RuleResult:
     """The exact mean over the places that the run judged; None for a rule that judges a draft as a whole."""
     tokens_per_call: float | None  # expected over the rule's own draws, given these drafts
     mean_distance: float | None
-    """The total variation between one emitted token's distribution and p: the mean over the judged places."""
-    largest_distance: float | None  # the largest at any judged place
+    """The total variation between one emitted token's distribution and p: the mean over the judged places.
+
+    None where nothing was judged, and for a wrong rule whose mistake one place does not show.
+    """
+    largest_distance: float | None  # the largest at any judged place; None likewise
     whole_distance: float | None = (
         None  # of whole texts, enumerated; None where nothing was drafted
     )
@@ -56,9 +59,9 @@ class RuleResult:
 
         It is "unsure" where nothing was judged, and for a wrong rule that does no harm here.
         """
-        if self.largest_distance is None:
+        if not self.num_judged:
             return "unsure"
-        if max(self.largest_distance, self.whole_distance or 0.0) > EXACT:
+        if max(self.largest_distance or 0.0, self.whole_distance or 0.0) > EXACT:
             return "differs"
         return "exact" if self.rule.lossless else "unsure"
 
@@ -230,14 +233,16 @@ class _Tally:
         return draft, rows.sampling.probs(self._target.forward(rows.tokens, draft))
 
     def result(self) -> RuleResult:
+        is_told = self.rule.judges_alone or self.rule.lossless
+        distances = self._distances if is_told else []
         return RuleResult(
             self.rule,
             num_judged=self._num_judged,
             num_accepted=self._num_accepted,
             acceptance=_mean(self._acceptances) if self.rule.judges_alone else None,
             tokens_per_call=self._expected_tokens / self._num_steps,
-            mean_distance=_mean(self._distances),
-            largest_distance=max(self._distances, default=None),
+            mean_distance=_mean(distances),
+            largest_distance=max(distances, default=None),
             whole_distance=self.whole_distance,
         )
 

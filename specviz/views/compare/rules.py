@@ -102,7 +102,7 @@ def _row(row: RuleResult) -> list[Cell]:
 
 
 def _verdict_words(row: RuleResult) -> str:
-    if row.largest_distance is None:
+    if not row.num_judged:
         return NOT_JUDGED
     if row.verdict == "exact" and row.whole_distance is None:
         return BY_FORMULA
@@ -117,7 +117,7 @@ def _distance_words(distance: float | None) -> str:
 
 def _finding(result: SideBySide) -> Words:
     """A wrong rule that accepts as much as a right one, if there is one."""
-    if all(row.largest_distance is None for row in result.rows):
+    if not any(row.num_judged for row in result.rows):
         return "The run judged no drafted token, so nothing can be said about any rule."
     if result.twins is None:
         return "At these positions, no wrong rule accepts exactly as much as a right one."
