@@ -34,7 +34,14 @@ from specviz.request import DEFAULT_K
 from specviz.settings import root_path, settings
 from specviz.trace import Event, Step, Trace, TraceWriter
 from specviz.trace.engines.dspark import load_run
-from specviz.views.terminal import escape, event_text, generated_text, numbers_text, wants_colour
+from specviz.views.terminal import (
+    calibration_text,
+    escape,
+    event_text,
+    generated_text,
+    numbers_text,
+    wants_colour,
+)
 
 if TYPE_CHECKING:
     from specviz.session.run import Run, Status
@@ -263,6 +270,8 @@ def _print_end(trace: Trace) -> None:
     prompt = escape(trace.header.prompt.text, keep=" \n")
     print(f"\n{prompt}{generated_text(trace)}\n")
     print(numbers_text(trace))
+    if table := calibration_text(trace):
+        print(f"\n{table}")
 
 
 def _models(options: argparse.Namespace) -> int:

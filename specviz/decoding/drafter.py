@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from specviz.decoding.sampling import Sampling
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseTimes:
+    """The times that a step's phases took."""
+
+    draft_ms: float
+    verify_ms: float
+    accept_ms: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
     """The things that a drafter may look at."""
@@ -48,7 +57,10 @@ stands where there is such a draft token [S]; None: everywhere.
 
 
 class Drafter:
-    """A source of drafts. It keeps whatever state it likes, but a draft depends on the context and the draws alone."""
+    """A source of drafts. It keeps whatever state it likes, but a draft depends on the context and the draws alone.
+
+    Its length may depend on measured times, too.
+    """
 
     hidden_layers: tuple[int, ...] = ()
     """The target's states that it wants: 0 the embeddings, i the output of the i-th layer.
@@ -85,8 +97,8 @@ class Drafter:
         """
         return None
 
-    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
-        """Learns from a step: the engine calls it with the target's rows [1+N, V] and the verdict."""
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict, timing: PhaseTimes) -> None:
+        """Learns from a step: the engine calls it with the target's rows [1+N, V], the verdict and the times."""
 
 
 def limit_depth(lm: CachedLM, tokens: Sequence[int], k: int) -> int:

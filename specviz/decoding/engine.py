@@ -13,7 +13,7 @@ from torch import Tensor
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.device import PhaseClock
 from specviz.decoding.draft import Draft
-from specviz.decoding.drafter import Context, Drafter
+from specviz.decoding.drafter import Context, Drafter, PhaseTimes
 from specviz.decoding.draws import Draws
 from specviz.decoding.rule import Rule, Verdict
 from specviz.decoding.sampling import Sampling
@@ -33,15 +33,6 @@ class Plan:
     rule: Rule
     sampling: Sampling
     k: int  # num_speculative_tokens, the largest depth of a draft
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseTimes:
-    """The times that a step's phases took."""
-
-    draft_ms: float
-    verify_ms: float
-    accept_ms: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +121,8 @@ def _step(
     verdict = plan.rule(draft, probs, draws, position)
     clock.mark()
 
-    drafter.observe(draft, probs, verdict)
+    timing = PhaseTimes(*clock.phases_ms())
+    drafter.observe(draft, probs, verdict, timing)
     emitted = verdict.emitted(draft)
     tokens, finish = _shorten(emitted, position, end, target.context_limit, eos_ids, is_stop)
     return StepResult(
@@ -143,7 +135,7 @@ def _step(
         verdict=verdict,
         tokens=tokens,
         truncated=len(emitted) - len(tokens),
-        timing=PhaseTimes(*clock.phases_ms()),
+        timing=timing,
         target_work=_target_work(plan) - target_before,
         draft_work=drafter.work - draft_before,
         finish=finish,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specviz.decoding.draft import Draft
-    from specviz.decoding.drafter import Context
+    from specviz.decoding.drafter import Context, PhaseTimes
     from specviz.decoding.rule import Verdict
 
 SHORTEST = 3  # tokens; a shorter match says less than a draft model does
@@ -50,8 +50,8 @@ class HybridDrafter(ChainDrafter):
             draft = self._by_model.draft(context, k)
         return replace(draft, evidence={**draft.evidence, "by": name}) if len(draft) else draft
 
-    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
-        self._asked.observe(draft, probs, verdict)
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict, timing: PhaseTimes) -> None:
+        self._asked.observe(draft, probs, verdict, timing)
 
 
 def _build(parts: Parts, params: Mapping[str, Value]) -> HybridDrafter:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
-from specviz.decoding.drafter import Context, Drafter
+from specviz.decoding.drafter import Context, Drafter, PhaseTimes
 from specviz.drafters.method import TREE_RULES, Method
 from specviz.drafters.params import IntParam
 
@@ -83,7 +83,7 @@ class Lookahead(Drafter):
             above = nodes
         return self._size * self._ahead
 
-    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict) -> None:
+    def observe(self, draft: Draft, probs: Tensor, verdict: Verdict, timing: PhaseTimes) -> None:
         """Makes the target's most likely tokens after each column the newest level, and drops the oldest level."""
         from specviz.decoding.device import to_host  # loads torch
 

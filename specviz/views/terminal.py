@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from specviz.analysis.calibration import calibration
 from specviz.models.generation import describe
 from specviz.rules.facts import FACTS
 from specviz.trace import (
@@ -26,7 +27,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.palette import colour, palette
-from specviz.views.words import headline, num_refused, title_of, why_nothing
+from specviz.views.words import headline, num_refused, percent, title_of, why_nothing
 
 MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> (text before, text after, ANSI attribute)
     "underline": ("_", "_", "4"),
@@ -103,6 +104,19 @@ def numbers_text(source: Trace | Counters) -> str:
         if metric.note(counters):
             note += f" ({metric.note(counters)})"
         lines.append(f"{metric.label:<{width}}  {metric.spell(values[name]):<8}  {note}")
+    return "\n".join(lines)
+
+
+def calibration_text(trace: Trace) -> str:
+    """Estimated against observed acceptance as a table; "" for a run whose drafts hold no estimates."""
+    rows = calibration(trace.steps)
+    if not rows:
+        return ""
+    lines = ["estimated acceptance  accepted       95 % interval (Wilson)"]
+    for row in rows:
+        low, high = (percent(end) for end in row.between)
+        counts = f"{row.accepted} of {row.judged}"
+        lines.append(f"{percent(row.estimate):<22}{counts:<15}{low} to {high}")
     return "\n".join(lines)
 
 

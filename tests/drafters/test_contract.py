@@ -303,8 +303,8 @@ class Watched(Drafter):
         self.seen.append((list(context.tokens), hidden, k, draft))
         return draft
 
-    def observe(self, draft, probs, verdict):
-        self._inner.observe(draft, probs, verdict)
+    def observe(self, draft, probs, verdict, timing):
+        self._inner.observe(draft, probs, verdict, timing)
 
 
 class Scripted(Drafter):

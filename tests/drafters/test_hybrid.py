@@ -34,8 +34,8 @@ class Watched(Drafter):
         self.proposers.add(draft.evidence.get("by"))
         return draft
 
-    def observe(self, draft, probs, verdict):
-        self._inner.observe(draft, probs, verdict)
+    def observe(self, draft, probs, verdict, timing):
+        self._inner.observe(draft, probs, verdict, timing)
 
 
 def hybrid(lm=None, **params):

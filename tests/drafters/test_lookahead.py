@@ -5,7 +5,7 @@ import torch
 
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT
-from specviz.decoding.drafter import Context
+from specviz.decoding.drafter import Context, PhaseTimes
 from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.sampling import Sampling
@@ -138,7 +138,7 @@ def filled(text):
         draft = asked(drafter, text)
         probs = Sampling(0.0).probs(lm.forward(text, draft))
         verdict = RULES["speculative_sampling"](draft, probs, Seeded(0), len(text))
-        drafter.observe(draft, probs, verdict)
+        drafter.observe(draft, probs, verdict, PhaseTimes(1, 1, 1))
         text.extend(verdict.emitted(draft))
     return drafter
 
@@ -155,7 +155,7 @@ def test_asking_again_gives_the_same_draft_and_a_step_of_another_method_changes_
     text = [0, 1, 2, 3]
     drafter = filled(text)
     one = asked(drafter, text)
-    drafter.observe(asked(Lookahead(5, 3, 5, 200), text), torch.zeros(1, 6), None)
+    drafter.observe(asked(Lookahead(5, 3, 5, 200), text), torch.zeros(1, 6), None, PhaseTimes(1, 1, 1))
     other = asked(drafter, text)
     assert (one.tokens, one.parents, one.evidence) == (other.tokens, other.parents, other.evidence)
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from specviz.decoding.draft import chain
+from specviz.decoding.drafter import PhaseTimes
 from specviz.decoding.draws import Seeded, distribution
 from specviz.decoding.engine import speculate
 from specviz.decoding.rule import Distributions, Verdict
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.draft_model import METHOD, ModelDrafter
 from specviz.drafters.method import Part, Parts
-from specviz.drafters.policy import BLIND_K_PARAMS, K_PARAMS, make_policy
+from specviz.drafters.policy import BLIND_K_PARAMS, K_PARAMS, RESPELLED_K_PARAMS, make_policy
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.errors import SpecvizError
 from specviz.rules import RULES
@@ -20,11 +21,12 @@ from tests.helpers.toys import TableLM, plan_of, target_distribution, total_vari
 
 POLICIES = tuple(K_PARAMS[0].options)
 LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
+TIMES = PhaseTimes(1.0, 1.0, 1.0)
 NO_DISTRIBUTIONS = Distributions((), torch.zeros(2), (), ())
 
 
 def policy(name, least=0.4):
-    return make_policy({"k_policy": name, "least_confidence": least})
+    return make_policy({"k_policy": name, "least_confidence": least, "cost_ratio": 0.3})
 
 
 def ks(name, kept, k=6, text=()):
@@ -33,7 +35,7 @@ def ks(name, kept, k=6, text=()):
     for count in kept:
         used.append(one.most(k, text))
         count = used[-1] if count == "all" else min(count, used[-1])
-        one.observe(chain(range(used[-1])), Verdict(tuple(range(count)), 0, "bonus", (), NO_DISTRIBUTIONS))
+        one.observe(chain(range(used[-1])), Verdict(tuple(range(count)), 0, "bonus", (), NO_DISTRIBUTIONS), TIMES)
     return used
 
 
@@ -64,14 +66,16 @@ def test_a_policy_never_exceeds_k_and_never_silences_a_drafter(name):
         used = one.most(k, text)
         assert used == k if k < 2 else 1 <= used <= k
         if used > 0:
-            one.observe(chain(range(used)), Verdict(tuple(range(min(kept, used))), 0, "bonus", (), NO_DISTRIBUTIONS))
+            one.observe(
+                chain(range(used)), Verdict(tuple(range(min(kept, used))), 0, "bonus", (), NO_DISTRIBUTIONS), TIMES
+            )
 
 
 def test_an_empty_draft_teaches_nothing():
     one = policy("heuristic")
     text = [1]
     assert one.most(6, text) == 6
-    one.observe(chain([]), Verdict((), 0, "plain", (), NO_DISTRIBUTIONS))
+    one.observe(chain([]), Verdict((), 0, "plain", (), NO_DISTRIBUTIONS), TIMES)
     assert one.most(6, text) == 6
 
 
@@ -79,7 +83,7 @@ def test_an_empty_draft_teaches_nothing():
 def test_another_text_starts_anew(name):
     one, first, second = policy(name), [1], [1]
     one.most(6, first)
-    one.observe(chain(range(6)), Verdict((), 0, "resampled", (), NO_DISTRIBUTIONS))
+    one.observe(chain(range(6)), Verdict((), 0, "resampled", (), NO_DISTRIBUTIONS), TIMES)
     assert one.most(6, first) < 6
     assert one.most(6, second) == 6
 
@@ -165,7 +169,10 @@ def test_the_evidence_names_k_and_policy_unless_it_is_constant():
         step = next(
             speculate((0, 1), lambda drafter=drafter: plan_of(TableLM(1), drafter), Seeded(0), max_new_tokens=9)
         )
-        assert dict(step.draft.evidence) == ({} if name == "constant" else {"k": 3, "policy": name})
+        told = {"k": 3, "policy": name} if name != "constant" else {}
+        more = {"acceptance", "cost_ratio"} if name == "survival" else set()
+        assert step.draft.evidence.keys() == told.keys() | more
+        assert told.items() <= step.draft.evidence.items()
 
 
 def parts_of(lm):
@@ -177,4 +184,7 @@ def test_names_and_numbers_that_are_not_allowed_are_refused():
         METHOD.validate({"k_policy": "oracle"})
     with pytest.raises(SpecvizError, match="least_confidence must be a number from 0 to 1"):
         METHOD.validate({"least_confidence": 1.5})
-    assert "confidence" not in BLIND_K_PARAMS[0].options
+    with pytest.raises(SpecvizError, match="cost_ratio must be a number from 0 to 10"):
+        METHOD.validate({"cost_ratio": -0.1})
+    assert not {"confidence", "survival"} & BLIND_K_PARAMS[0].options.keys()
+    assert "survival" not in RESPELLED_K_PARAMS[0].options

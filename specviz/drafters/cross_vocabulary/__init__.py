@@ -17,7 +17,7 @@ from specviz.decoding.drafter import Context, limit_depth, no_draft
 from specviz.drafters.cross_vocabulary.respelled import LOOKBACK, Respelled
 from specviz.drafters.method import Method, Parts
 from specviz.drafters.params import Choice, Value
-from specviz.drafters.policy import K_PARAMS, ChainDrafter, Policy, make_policy
+from specviz.drafters.policy import RESPELLED_K_PARAMS, ChainDrafter, Policy, make_policy
 from specviz.models.tokens import TokenText, encode_after, whole_start
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ METHOD = Method(
             "tokens that both vocabularies have.",
             {"reencode": "through text", "shared": "by shared tokens"},
         ),
-        *K_PARAMS,
+        *RESPELLED_K_PARAMS,
     ),
     build=_build,
     foreign=True,

@@ -5,8 +5,11 @@ Evidence comes from files too: a value of an unexpected shape is left out, never
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice
+from operator import mul
 
+from specviz.analysis.calibration import estimates_of
 from specviz.drafters import METHODS
 from specviz.drafters.policy import K_PARAMS
 from specviz.trace import Step
@@ -100,8 +103,8 @@ def _nothing(step: Step, _evidence: Evidence, _text: Sequence[str]) -> list[Draf
     return parts.facts("Why K is 0", [("reason", why)] if why else [])
 
 
-def _policy(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
-    """The K in force, and the policy that chose it."""
+def _policy(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
+    """The K in force, the policy that chose it, and its estimates."""
     policy = evidence.words("policy")
     k = evidence.whole("k")
     if not policy or k is None:
@@ -109,7 +112,18 @@ def _policy(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[Draft
     words = policy.replace("_", " ")
     if explanation := POLICIES.get(policy):
         words = f"{words}: {explanation}"
-    return parts.facts("How long a draft may be", [("K in force", str(k)), ("policy", words)])
+    items = [("K in force", str(k)), ("policy", words)]
+    if estimates := estimates_of(step):
+        items.append(("estimated acceptance", _percents(estimates)))
+        items.append(("estimated survival", _percents(accumulate(estimates, mul))))
+    if (cost := evidence.number("cost_ratio")) is not None:
+        items.append(("cost of a drafted token", f"{percent(cost)} of a target check"))
+    return parts.facts("How long a draft may be", items)
+
+
+def _percents(shares: Iterable[float]) -> str:
+    """The shares of a draft's first tokens in words."""
+    return ", ".join(percent(share) for share in islice(shares, parts.MOST_LINES))
 
 
 def _growth(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
