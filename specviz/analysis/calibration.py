@@ -1,6 +1,5 @@
 """Estimated against observed acceptance of a run's drafted tokens. Loads no torch."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -21,26 +20,44 @@ class CalibrationBin:
     between: tuple[float, float]  # of accepted / judged: Wilson's 95 % interval
 
 
-def calibration(steps: Iterable[Step]) -> list[CalibrationBin]:
-    """How often tokens of a chain were accepted, by the acceptance that the drafter had estimated for them.
+class CalibrationTally:
+    """Counts the judged tokens of a run's chains by the acceptance that the drafter had estimated for them.
 
-    Each estimate was made before its token was judged. Steps without estimates are left out, and so are empty bins.
+    Each estimate was made before its token was judged. Steps without estimates are left out.
     """
-    judged: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
-    for step in steps:
+
+    def __init__(self) -> None:
+        self._judged = [0] * BINS
+        self._accepted = [0] * BINS
+        self._estimates = [0.0] * BINS  # sums
+
+    def add(self, step: Step) -> None:
         for token, estimate in zip(step.draft, estimates_of(step), strict=False):
             if token.is_judged:
-                judged[bin_of(estimate)].append((estimate, token.status == "accepted"))
-    rows = []
-    for place, tokens in enumerate(judged):
-        if not tokens:
-            continue
-        accepted = sum(was_accepted for _, was_accepted in tokens)
-        mean = math.fsum(estimate for estimate, _ in tokens) / len(tokens)
-        between = wilson(accepted, len(tokens))
-        low, high = place / BINS, (place + 1) / BINS
-        rows.append(CalibrationBin(low, high, len(tokens), accepted, mean, between))
-    return rows
+                place = bin_of(estimate)
+                self._judged[place] += 1
+                self._accepted[place] += token.status == "accepted"
+                self._estimates[place] += estimate
+
+    def rows(self) -> list[CalibrationBin]:
+        """The bins that are not empty."""
+        rows = []
+        for place, judged in enumerate(self._judged):
+            if judged:
+                low, high = place / BINS, (place + 1) / BINS
+                accepted = self._accepted[place]
+                mean = self._estimates[place] / judged
+                between = wilson(accepted, judged)
+                rows.append(CalibrationBin(low, high, judged, accepted, mean, between))
+        return rows
+
+
+def calibration(steps: Iterable[Step]) -> list[CalibrationBin]:
+    """Estimated against observed acceptance over these steps."""
+    tally = CalibrationTally()
+    for step in steps:
+        tally.add(step)
+    return tally.rows()
 
 
 def estimates_of(step: Step) -> Sequence[float]:

@@ -27,7 +27,7 @@ from specviz.trace.counters import Counters
 from specviz.trace.metrics import METRICS, count, lossy_words, metrics, rounding_words
 from specviz.views.explore.steps import most_telling, others_words
 from specviz.views.palette import colour, palette
-from specviz.views.words import headline, num_refused, percent, title_of, why_nothing
+from specviz.views.words import between_words, headline, num_refused, percent, title_of, why_nothing
 
 MARKS: Mapping[str, tuple[str, str, str]] = {  # mark -> (text before, text after, ANSI attribute)
     "underline": ("_", "_", "4"),
@@ -114,9 +114,8 @@ def calibration_text(trace: Trace) -> str:
         return ""
     lines = ["estimated acceptance  accepted       95 % interval (Wilson)"]
     for row in rows:
-        low, high = (percent(end) for end in row.between)
         counts = f"{row.accepted} of {row.judged}"
-        lines.append(f"{percent(row.estimate):<22}{counts:<15}{low} to {high}")
+        lines.append(f"{percent(row.estimate):<22}{counts:<15}{between_words(row.between)}")
     return "\n".join(lines)
 
 

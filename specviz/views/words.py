@@ -130,6 +130,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f}{NO_BREAK}min"
 
 
+def between_words(interval: tuple[float, float]) -> str:
+    """An interval of shares in words."""
+    low, high = interval
+    return f"{percent(low)} to {percent(high)}"
+
+
 def percents(first: float, second: float) -> tuple[str, str]:
     """Two shares as percent numbers without the sign, with few digits, but enough to tell different shares apart."""
     for more_digits in range(7):

@@ -1,10 +1,12 @@
 """Estimated against observed acceptance: counts by hand, and evidence that says something else."""
 
+import json
 import math
 
 import pytest
 
 from specviz.analysis.calibration import calibration, estimates_of
+from specviz.views.explore.feed import Feed
 from specviz.views.terminal import calibration_text
 from tests.helpers.traces import Builder
 
@@ -52,3 +54,20 @@ def test_the_table_in_a_terminal_has_a_line_for_each_bin():
     assert "0 of 1 " in low
     assert high.startswith("85\u00a0%")
     assert "3 of 3 " in high
+
+
+def test_the_page_tells_what_the_terminal_does_step_by_step():
+    recorded = made(([0.81, 0.85], 2), ([0.89, 0.33], 1))
+    message = json.loads(Feed.from_trace(recorded, "run").message(0, None))
+    last, titles = [], set()
+    for step in message["steps"]:
+        for part in step["made"]["parts"]:
+            titles.add(part["title"])
+            last = part["items"]
+    assert "Estimates of this run so far (95 % interval)" in titles
+    lines = calibration_text(recorded).splitlines()[1:]
+    for (estimated, observed), line in zip(last, lines, strict=True):
+        share, accepted, judged = estimated.removeprefix("estimated "), *observed.split()[:3:2]
+        assert line.startswith(share)
+        assert f"{accepted} of {judged} " in line
+        assert observed.endswith(f"({line.split('  ')[-1].strip()})")

@@ -259,6 +259,14 @@ def test_each_step_of_a_hybrid_says_who_proposed():
     assert who == [[["drafter", "fable-draft"]], [["drafter", "fable-draft"]], [["drafter", "Suffix decoding"]]]
 
 
+def test_estimates_stand_beside_the_policy_and_survival_is_their_product():
+    told = {"k": 3, "policy": "survival", "acceptance": [0.9, 0.5, 0.8, 1.0], "cost_ratio": 0.21}
+    items = dict(part(on_a_chain(told), "facts", "How long a draft may be")["items"])
+    assert items["estimated acceptance"].replace("\u00a0", " ") == "90 %, 50 %, 80 %, 100 %"
+    assert items["estimated survival"].replace("\u00a0", " ") == "90 %, 45 %, 36 %, 36 %"
+    assert items["cost of a drafted token"].replace("\u00a0", " ") == "21 % of a target check"
+
+
 def test_early_exit_marks_the_layers_used():
     ((_, chips),) = rows(part(evidence_traces.early_exit, "lines", "Layers used"))
     assert [text for text, _ in chips] == [str(number) for number in range(1, 17)]

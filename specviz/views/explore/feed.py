@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from specviz.analysis.calibration import CalibrationTally
 from specviz.drafters import METHODS, facts_of
 from specviz.models.generation import describe
 from specviz.rules.facts import FACTS
@@ -91,6 +92,7 @@ class Feed:
         self._unended = ""
         self.comparison = ""  # with another run, said at the end of this one
         self._settings: Settings | None = None  # of the newest step
+        self._calibration = CalibrationTally()
         self._rejection: Rejection | None = None  # the most telling one
         # the label of every token so far, for evidence that points back into the text
         self._labels: list[str] = []
@@ -136,6 +138,7 @@ class Feed:
             self._add_step(record)
 
     def _add_step(self, step: Step) -> None:
+        self._calibration.add(step)
         sentence = UNSET
         context = UNSET
         if self._settings != step.settings:
@@ -147,7 +150,7 @@ class Feed:
             context += _chains_only(self._header, step.settings.target)
         shown = replace(
             show_step(step, self._counters),
-            made=show_making(step, self._labels) or UNSET,
+            made=show_making(step, self._labels, self._calibration.rows()) or UNSET,
             changes=changes(self._settings, step),
             sentence=sentence,
             context=context,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, islice
 from operator import mul
 
-from specviz.analysis.calibration import estimates_of
+from specviz.analysis.calibration import CalibrationBin, estimates_of
 from specviz.drafters import METHODS
 from specviz.drafters.policy import K_PARAMS
 from specviz.trace import Step
@@ -24,6 +24,7 @@ from specviz.views.explore.message import (
     PassagePart,
 )
 from specviz.views.words import (
+    between_words,
     drafted_nodes,
     label,
     percent,
@@ -83,10 +84,12 @@ COUNTED = "Beside a drafted token: how often it came there / how often any token
 TAKEN_BACK = "the draft took back {} (“{}”) to spell the end of the text in its own tokens"
 
 
-def show_making(step: Step, text: Sequence[str]) -> MadeDraft | None:
+def show_making(
+    step: Step, text: Sequence[str], calibrated: Sequence[CalibrationBin] = ()
+) -> MadeDraft | None:
     """How the step's draft was made; None where there is nothing to show beside the lane.
 
-    text: the labels of the tokens before this step.
+    text: the labels of the tokens before this step. calibrated: the estimates up to this step, beside the verdicts.
     """
     if not (step.evidence or step.is_tree or step.settings.by_time):
         return None  # every maker needs one of them
@@ -94,6 +97,8 @@ def show_making(step: Step, text: Sequence[str]) -> MadeDraft | None:
     shown = []
     for make_parts in MAKERS:
         shown += make_parts(step, evidence, text)
+    if estimates_of(step):
+        shown += _calibration(calibrated)
     return MadeDraft(tree_words(step), shown) if shown else None
 
 
@@ -119,6 +124,15 @@ def _policy(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftP
     if (cost := evidence.number("cost_ratio")) is not None:
         items.append(("cost of a drafted token", f"{percent(cost)} of a target check"))
     return parts.facts("How long a draft may be", items)
+
+
+def _calibration(rows: Sequence[CalibrationBin]) -> list[DraftPart]:
+    """How often tokens were accepted so far, by what had been estimated for them."""
+    items = []
+    for row in rows:
+        observed = f"{row.accepted} of {row.judged} accepted ({between_words(row.between)})"
+        items.append((f"estimated {percent(row.estimate)}", observed))
+    return parts.facts("Estimates of this run so far (95 % interval)", items)
 
 
 def _percents(shares: Iterable[float]) -> str:
