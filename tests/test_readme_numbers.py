@@ -28,7 +28,7 @@ from specviz.analysis.costs import Costs
 from specviz.analysis.every_k import what_if
 from specviz.bench.speed import ROUNDS
 from specviz.checks.statistics import ALPHA, SUSPICION
-from specviz.decoding import kept_answers, kept_rows
+from specviz.decoding import cached_lm, kept_answers, kept_rows
 from specviz.decoding.forward import products, replays
 from specviz.drafters import METHODS, eagle, tree
 from specviz.drafters.eagle.layouts import _FEWEST_LAYERS
@@ -61,8 +61,8 @@ TOLD_ELSEWHERE = re.compile(
     r"|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"
     r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1 to -3\.1|EAGLE-3\.1|EAGLE-[123]|DeepSeek-V3|Phi-3 128k|FP8"
     r"|Gemma 3n|Gemma 4|E[24]B|Qwen2\.5-VL|Qwen3-VL|Mistral 3|NVIDIA H100|transformers 5\.\d+"  # models and machines
-    r"|text half of models|the three states"
-    r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama 3|Qwen[23]|Gemma 3"  # names
+    r"|Qwen3\.5|Qwen3-Next|LFM2|Granite 4|Falcon-H1|Zamba2|text half of models|the three states"
+    r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama [34]|Qwen[23]|Gemma 3"  # names
     r"|if (the first|one) id is( not)?( [12]| the number)|layers 2, L/2 and L-3|counted from 0|K is 0 then|K 8\*"
     r"|Two different numbers|is 128 \+ the|count as 0|min\(1, p/|max\(0, p"  # codes
     r"|in two processes|took 16 minutes on two busy cores|Each prompt is raced twice per side|any two (setups|traces)"
@@ -129,6 +129,7 @@ def claims():
         f"a folder of {smollm2.megabytes[1]} MB in the cache",
         f"up to {products.MOST_ROWS} rows of float32 are multiplied",
         f"forgotten after {NAMES[int(kept_rows.IDLE_S / 60)]} minutes",
+        f"Up to {cached_lm.MOST_TOGETHER} tokens are read again together with a draft",
         f"At most {kept_answers.MOST_TOKENS:,} tokens of one visitor",
         f"with torch before {first_unsafe}, the compact forward reads up to {replays.MOST_TOKENS} tokens",
         f"From torch {first_unsafe} on",

@@ -43,6 +43,8 @@ METHODS = {
     "tree": "draft",
     "lookahead": None,
     "prompt_lookup": None,
+    "suffix": None,
+    "hybrid": "draft",
     "early_exit": None,
     "staged": "draft",
     "cross_vocabulary": "draft",
