@@ -32,7 +32,7 @@ def one_by_one(target, prompt, seed, sampling, num_tokens):
 
 
 SAMPLINGS = {"plain": Sampling(), "greedy": Sampling(0.0), "cut": Sampling(0.7, 20, 0.9)}
-WITH_STATES = ("lfm2", "qwen3_next")
+WITH_STATES = {"lfm2": 2, "qwen3_next": 4}  # and their layers, one with attention among them
 PIECES = {"at once": 1000, "in pieces": 10}
 
 
@@ -48,7 +48,7 @@ def ways():
 def test_a_batch_writes_what_the_engine_writes_one_by_one(family, sampling, at_once, monkeypatch):
     monkeypatch.setattr(forward, "FEWEST", at_once)
     monkeypatch.setattr(forward, "MOST", at_once)
-    target = loaded(family)
+    target = loaded(family, layers=WITH_STATES.get(family, 2))
     drawn = sample(target, PROMPTS, SEEDS, sampling, 12)
     expected = [one_by_one(target, *asked, sampling, 12) for asked in zip(PROMPTS, SEEDS, strict=True)]
     assert [(each.ids, each.finish) for each in drawn] == expected

@@ -18,6 +18,7 @@ from specviz.drafters.draft_model import ModelDrafter
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
 from specviz.rules import RULES
+from specviz.trace import frames
 from tests.helpers.class_sweep import a_little_off
 from tests.helpers.tiny_classes import IDS, tiny_of
 from tests.helpers.tiny_models import tiny_folder, tiny_tokenizer
@@ -184,7 +185,7 @@ def test_a_trace_tells_what_was_read_twice_and_why_slow_counts_it(run_and_costs)
     for step, number in zip(made.steps, again, strict=True):
         if step.index:
             assert step.fed["target"] == number + 1 + len(step.draft)
-    assert sum(again) == specviz.trace.frames.steps(made)["target_read_again"].sum() > 0
+    assert sum(again) == frames.steps(made)["target_read_again"].sum() > 0
     object.__setattr__(costs, "verify_ms", tuple(float(n) for n in range(1, 34)))
     object.__setattr__(costs, "verify_between_ms", None)
     told = why_slow(made, costs, tokens_per_s=10.0, baseline_tokens_per_s=20.0)
