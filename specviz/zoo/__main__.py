@@ -1,4 +1,4 @@
-"""Make the bundled models: `python -m specviz.zoo` tokenizers, train, distill, heads, export, evaluate, sample.
+"""Make the bundled models: `python -m specviz.zoo` tokenizers, train, distill, heads, export, bias, evaluate, sample.
 
 `make` does all of it in order, as far as it is not done yet. The corpus folder is only read; everything in between lies
 in the work folder; finished models go to `--models`."""
@@ -57,6 +57,10 @@ def run_export(args: argparse.Namespace) -> None:
     workplace(args).export(args.name, args.models)
 
 
+def run_bias(args: argparse.Namespace) -> None:
+    workplace(args).fit_bias(args.name, args.models)
+
+
 def run_evaluate(args: argparse.Namespace) -> None:
     print(write_report(workplace(args), args.models))
 
@@ -67,7 +71,14 @@ def run_make(args: argparse.Namespace) -> None:
     for name in recipe_names():
         fit(args, name)
         workplace(args).export(name, args.models)
+        if has_bias(name):
+            workplace(args).fit_bias(name, args.models)
     run_evaluate(args)
+
+
+def has_bias(name: str) -> bool:
+    heads = load_recipe(EDITIONS[0], name).heads
+    return heads is not None and heads.bias is not None
 
 
 def run_sample(args: argparse.Namespace) -> None:
@@ -106,6 +117,13 @@ def make_parser() -> argparse.ArgumentParser:
         ("sample", run_sample, "let an exported model write", [models]),
     ):
         add(command, run, text, parents).add_argument("name", choices=recipe_names())
+    with_bias = list(filter(has_bias, recipe_names()))
+    add(
+        "bias",
+        run_bias,
+        "fit a Markov bias on exported heads, which stay as they are",
+        [work, models],
+    ).add_argument("name", choices=with_bias)
     add(
         "evaluate",
         run_evaluate,

@@ -65,21 +65,6 @@ class Distillation:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
-    """Draft heads on the frozen target: `kind` is medusa (`num_heads` of them) or eagle (one layer like the target's).
-
-    `own_output`: every Medusa head has an output matrix of its own, as the public checkpoints do; else they use the
-    target's (EAGLE always does)."""
-
-    kind: str
-    num_heads: int
-    own_output: bool
-
-    def __post_init__(self) -> None:
-        check("kind", self.kind, HEAD_KINDS)
-
-
-@dataclass(frozen=True, slots=True)
 class Schedule:
     """`tokens` in all, in windows of `short_length` except the last `long_fraction` of the steps (the whole context).
 
@@ -95,6 +80,36 @@ class Schedule:
     decay_fraction: float
     weight_decay: float
     clip_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class BiasRecipe:
+    """A Markov bias of this rank (DSpark, arXiv:2607.05147), fitted on finished heads, which stay as they are.
+
+    `loss`: forward_kl, reverse_kl or total_variation, between the target's distribution and that of head and bias."""
+
+    rank: int
+    loss: str
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        check("loss", self.loss, LOSSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Draft heads on the frozen target: `kind` is medusa (`num_heads` of them) or eagle (one layer like the target's).
+
+    `own_output`: every Medusa head has an output matrix of its own, as the public checkpoints do; else they use the
+    target's (EAGLE always does). `bias`: what is fitted to Medusa's heads when they are finished."""
+
+    kind: str
+    num_heads: int
+    own_output: bool
+    bias: BiasRecipe | None = None
+
+    def __post_init__(self) -> None:
+        check("kind", self.kind, HEAD_KINDS)
 
 
 @dataclass(frozen=True, slots=True)

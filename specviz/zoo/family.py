@@ -2,7 +2,7 @@
 
 Work folder: `<tokenizer>.json`, `tokens/<tokenizer>/`, `<edition>/` (checkpoints, the target's samples)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,11 +14,18 @@ from specviz.zoo.config import Recipe, load_recipe, load_tokenizer_recipes
 from specviz.zoo.data.corpus import END_OF_TEXT, Batches, TokenFile, load_sources, prepare
 from specviz.zoo.data.samples import SAMPLES, open_samples, write_samples
 from specviz.zoo.data.tokenizer import load_tokenizer, train_tokenizer, training_texts
-from specviz.zoo.training.export import Origin, export_head, export_model
-from specviz.zoo.training.heads import build_head, head_objective
+from specviz.zoo.training.export import (
+    Origin,
+    export_bias,
+    export_head,
+    export_model,
+    load_head,
+    load_model,
+)
+from specviz.zoo.training.heads import BiasObjective, build_head, fresh_bias, head_objective
 from specviz.zoo.training.model import build_model
 from specviz.zoo.training.objectives import Objective, objective_of
-from specviz.zoo.training.train import Data, Trainer
+from specviz.zoo.training.train import Data, Trainer, TrainingPace, train
 
 TARGET = "fable-target"
 
@@ -105,6 +112,27 @@ class Workplace:
             export_model(
                 trainer.model, self.tokenizer(trainer.recipe.tokenizer), origin, models / name
             )
+
+    def fit_bias(self, name: str, models: Path) -> None:
+        """Fit a bias on exported heads, which stay as they are, and put it into their folder.
+
+        It takes minutes at most, so it is fitted anew each time."""
+        recipe = self.recipe(name)
+        if recipe.heads is None or recipe.heads.bias is None:
+            raise SpecvizError(f"the recipe of {name} has no bias")
+        origin = Origin.read(models / name)
+        target = load_model(models / TARGET).to(self.device).requires_grad_(False)
+        heads = load_head(models / name, target)
+        bias = fresh_bias(recipe, target).to(self.device)
+        objective = BiasObjective(bias, heads, target, recipe.heads.bias.loss)
+        stage = replace(recipe, schedule=recipe.heads.bias.schedule)
+        trainer = Trainer.start(stage, bias, objective, self.device)
+
+        def export(trainer: Trainer) -> None:
+            if trainer.step == stage.num_steps:
+                export_bias(bias, Origin(recipe, origin.tokens_seen), models / name)
+
+        train(trainer, self.data(stage), TrainingPace(), export)
 
     def restore(self, name: str) -> Trainer:
         """The trainer as its checkpoint left it, or before its first step."""

@@ -224,6 +224,27 @@ def test_heads_that_the_settings_promise_and_the_file_lacks_are_missing(pool, ta
         load_heads(pool, folder_of(tmp_path / "h", medusa_state(2), medusa_num_heads=4), "medusa", target)
 
 
+def bias_state(rank=4, tables=3, vocab=VOCAB):
+    """A random Markov bias under the names of our file."""
+    generator = torch.Generator().manual_seed(1)
+    names = ["embed", *map(str, range(tables))]
+    return {f"markov.{name}.weight": torch.randn(vocab, rank, generator=generator) for name in names}
+
+
+@pytest.mark.parametrize("tables", [1, 3])
+def test_a_bias_in_a_file_beside_the_heads_says_what_its_tensors_say(tables, pool, target, tmp_path):
+    state, own = medusa_state(), bias_state(tables=tables)
+    folder = folder_of(tmp_path / "h", state)
+    folder_of(tmp_path / "h", own, "markov.safetensors")
+    heads = load_heads(pool, folder, "medusa", target).module
+    for depth in range(3):
+        said = heads.markov(depth, torch.tensor([5, 319]))
+        table = own[f"markov.{depth if tables > 1 else 0}.weight"]
+        torch.testing.assert_close(said, own["markov.embed.weight"][[5, 319]] @ table.T)
+        hidden = torch.randn(HIDDEN)
+        torch.testing.assert_close(heads.one(depth, hidden, None), said_by(state, hidden, depth, 1))
+
+
 REFUSED = {
     "hidden size": (medusa_state(hidden=16), {}, "its hidden size must be 32, the target's .got 16."),
     "vocabulary": (medusa_state(vocab=100), {}, "its vocabulary must have 320 tokens, as the target's .got 100."),
@@ -235,6 +256,28 @@ REFUSED = {
     "a scalar": (medusa_state() | {"0.0.linear.weight": torch.ones(())}, {}, "of the shape 32 x 32 .got one number."),
     "no heads": ({"fc.weight": torch.ones(2, 2)}, {}, "hold no Medusa heads"),
     "too many": (medusa_state() | {"99.0.linear.bias": torch.ones(HIDDEN)}, {}, "at most 32 heads .got 100."),
+    "a bias of another vocabulary": (
+        medusa_state() | bias_state(vocab=100),
+        {},
+        "markov.embed.weight must be of the shape 320 x 4 .got 100 x 4.",
+    ),
+    "a bias of two ranks": (
+        medusa_state() | bias_state() | {"markov.1.weight": torch.ones(VOCAB, 5)},
+        {},
+        "markov.1.weight must be of the shape 320 x 4 .got 320 x 5.",
+    ),
+    "a bias of no rank": (medusa_state() | bias_state(rank=0), {}, "320 x rank, the rank from 1 to 2048 .got 320 x 0."),
+    "a bias without its first matrix": (
+        medusa_state() | {"markov.0.weight": torch.ones(VOCAB, 4)},
+        {},
+        "markov.embed.weight must be .* .got none.",
+    ),
+    "a flat bias": (
+        medusa_state() | bias_state() | {"markov.embed.weight": torch.ones(VOCAB)},
+        {},
+        "rank, .* .got 320.",
+    ),
+    "a bias of other heads": (medusa_state() | bias_state(tables=2), {}, "for all heads or 3, one per head .got 2."),
     "settings": (medusa_state(), {"medusa_num_layers": 10**9}, "medusa_num_layers in its config.json must be a whole"),
     "settings of a kind": (medusa_state(), {"medusa_num_heads": True}, "must be a whole number from 1 to 32 .got True"),
 }

@@ -11,10 +11,11 @@ import torch
 from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.draft import ROOT
 from specviz.decoding.drafter import Context
-from specviz.decoding.draws import Seeded
+from specviz.decoding.draws import Draws, Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
-from specviz.drafters.medusa import HITS, METHOD, MedusaDrafter, best_paths, fixed_paths
+from specviz.drafters.markov import MarkovBias
+from specviz.drafters.medusa import HITS, METHOD, MedusaDrafter, best_paths, by_depth, fixed_paths
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
@@ -30,13 +31,17 @@ RULE = RULES["speculative_sampling"]
 PROMPT = [1, 2, 0, 1]
 
 
-def heads_of(vocab_size=8, num_heads=3, *, own_output=True, dtype=torch.float32, seed=4):
-    """Random heads for a tiny model of hidden size 32."""
+def heads_of(vocab_size=8, num_heads=3, *, own_output=True, dtype=torch.float32, seed=4, tables=0):
+    """Random heads for a tiny model of hidden size 32; with a bias of rank 2, where it has tables."""
     torch.manual_seed(seed)
-    heads = MedusaHeads(32, vocab_size, num_heads, 1, own_output).to(dtype).eval().requires_grad_(False)
+    heads = MedusaHeads(32, vocab_size, num_heads, 1, own_output)
     for parameter in heads.parameters():
-        parameter.normal_(std=0.4)
-    return heads
+        parameter.data.normal_(std=0.4)
+    if tables:
+        heads.markov = MarkovBias(vocab_size, 2, tables)
+        for parameter in heads.markov.parameters():
+            parameter.data.normal_()
+    return heads.to(dtype).eval().requires_grad_(False)
 
 
 def run_of(plan, max_new_tokens, prompt=PROMPT, seed=3):
@@ -53,6 +58,15 @@ def path_of(draft, node):
     return [] if node == ROOT else [*path_of(draft, draft.parents[node]), node]
 
 
+def own_logits(model, heads, state, depth, before):
+    """The logits of a depth (0, 1, ...) behind the token before it, by the weights alone."""
+    row, weights = heads.one(depth, state, model.lm_head), heads.state_dict()
+    if heads.markov is None:
+        return row
+    table = weights.get(f"markov.{depth}.weight", weights["markov.0.weight"])
+    return row + table @ weights["markov.embed.weight"][before]
+
+
 @torch.no_grad()
 def assert_drafts_are_the_heads_own(model, heads, steps, prompt=PROMPT):
     """Depth j+1 is head j, seen from one whole forward's state of the last token but one; ranks by its own softmax."""
@@ -62,7 +76,10 @@ def assert_drafts_are_the_heads_own(model, heads, steps, prompt=PROMPT):
         state = model.model(torch.tensor([text])).last_hidden_state[0, -2]
         for node in range(len(draft)):
             head, rank = draft.depths[node] - 1, draft.evidence["ranks"][node]
-            chances = heads.one(head, state, model.lm_head).softmax(-1)
+            before = [*draft.tokens, text[-1]][draft.parents[node]]
+            row = own_logits(model, heads, state, head, before)
+            torch.testing.assert_close(draft.logits[node], row, rtol=1e-4, atol=1e-4)
+            chances = row.softmax(-1)
             assert draft.tokens[node] == int(chances.argsort(descending=True)[rank])
             assert draft.evidence["scores"][node] == pytest.approx(float(chances[draft.tokens[node]]), abs=2e-4)
         num_drafts += len(draft) > 0
@@ -71,9 +88,11 @@ def assert_drafts_are_the_heads_own(model, heads, steps, prompt=PROMPT):
 
 
 @pytest.mark.parametrize("tree", ["fixed", "likeliest"])
-@pytest.mark.parametrize("own_output", [True, False])
-def test_every_node_is_its_heads_word_through_rejections_k_changes_and_a_switch_away(own_output, tree):
-    model, heads = pair(own_output=own_output)
+@pytest.mark.parametrize(
+    "options", [{}, {"own_output": False}, {"tables": 3}, {"tables": 1}], ids=["own", "shared", "bias", "one bias"]
+)
+def test_every_node_is_its_heads_word_through_rejections_k_changes_and_a_switch_away(options, tree):
+    model, heads = pair(**options)
     lm, mine = CachedLM(model, 256), MedusaDrafter(heads, model.lm_head, 60, tree)
     plans = cycle(
         Plan(lm, drafter, RULE, Sampling(), k)
@@ -106,6 +125,81 @@ def test_the_same_step_asked_again_is_the_same_draft():
     assert mine.work.calls == 2
 
 
+@pytest.mark.parametrize(("nodes", "k"), [(1, 3), (5, 2), (24, 3), (200, 3)])
+def test_the_likeliest_tree_with_a_bias_has_the_largest_products_of_all(nodes, k):
+    model, heads = pair(tables=3)
+    state = torch.randn(3, 32, generator=torch.Generator().manual_seed(nodes))
+    draft = MedusaDrafter(heads, model.lm_head, nodes, "likeliest").draft(
+        Context(PROMPT, Sampling(), Seeded(0), 8, state), k
+    )
+    products = {(): 1.0}
+    for depth in range(k):
+        for path in [path for path in products if len(path) == depth]:
+            chances = own_logits(model, heads, state[-1], depth, [*PROMPT, *path][-1]).softmax(-1)
+            products |= {(*path, token): products[path] * float(chances[token]) for token in range(8)}
+    del products[()]
+    found = [products[tuple(draft.tokens[each] for each in path_of(draft, node))] for node in range(len(draft))]
+    assert found == pytest.approx(sorted(products.values(), reverse=True)[:nodes], rel=1e-4)
+
+
+def test_the_fixed_tree_has_the_same_shape_with_a_bias():
+    """Its table of hits decides, whatever the tokens are; also where no node goes on to the last depth."""
+    model, heads = pair(tables=3)
+    for nodes in (1, 2, 9, 40):
+        mine = MedusaDrafter(heads, model.lm_head, nodes)
+        shapes = set()
+        for seed in range(3):
+            state = torch.randn(3, 32, generator=torch.Generator().manual_seed(seed))
+            draft = mine.draft(Context(PROMPT, Sampling(), Seeded(0), 8, state), 3)
+            shapes.add((draft.parents, tuple(draft.evidence["ranks"])))
+        assert len(shapes) == 1
+        assert len(draft) == nodes
+
+
+class OfText(Draws):
+    """Draws the very tokens of a text."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def sample(self, probs, role, position, node):
+        return torch.tensor(self.text[position])
+
+
+@torch.no_grad()
+def test_a_drawn_token_has_its_own_q_given_the_one_before_and_a_known_text_is_read_the_same():
+    """q is the softmax of head and bias by the weights alone; `along` tells the rows of a draft that draws the text."""
+    model, heads = pair(tables=3)
+    text = [1, 2, 0, 1, 7, 3, 3, 5, 0, 6]
+    states = model.model(torch.tensor([text])).last_hidden_state[0]
+    mine = MedusaDrafter(heads, model.lm_head, 9, draws=True)
+    starts = range(2, len(text) - 2)
+    along = list(mine.along(torch.tensor(text), states)(torch.tensor(starts), 3))
+    assert len(along) == 3
+    for place, start in enumerate(starts):
+        context = Context(text[:start], Sampling(), OfText(text), 8, states[: start - 1])
+        draft = mine.draft(context, 3)
+        assert list(draft.tokens) == text[start : start + 3]
+        for depth in range(3):
+            own = own_logits(model, heads, states[start - 2], depth, text[start + depth - 1])
+            torch.testing.assert_close(draft.probs[depth], own.softmax(-1))
+            torch.testing.assert_close(along[depth][0][place], own)
+
+
+@pytest.mark.parametrize("options", [{"draws": True}, {"tree": "fixed"}, {"tree": "likeliest"}], ids=str)
+def test_without_its_bias_heads_draft_as_if_it_had_never_been_fitted(options):
+    model, heads = pair()
+    _, fitted = pair(tables=3)
+    context = Context(PROMPT, Sampling(0.9), Seeded(5), 8, torch.randn(3, 32))
+    bare = MedusaDrafter(heads, model.lm_head, 24, **options).draft(context, 3)
+    off = MedusaDrafter(fitted, model.lm_head, 24, biased=False, **options).draft(context, 3)
+    on = MedusaDrafter(fitted, model.lm_head, 24, **options).draft(context, 3)
+    assert (bare.tokens, bare.parents, bare.evidence) == (off.tokens, off.parents, off.evidence)
+    assert torch.equal(torch.stack(bare.logits), torch.stack(off.logits))
+    assert (bare.probs[0] is None) or torch.equal(torch.stack(bare.probs), torch.stack(off.probs))
+    assert not torch.equal(bare.logits[0], on.logits[0])
+
+
 class WrongQ(MedusaDrafter):
     """WRONG: claims that each token was drawn from its head's law, though it is simply the likeliest."""
 
@@ -115,21 +209,35 @@ class WrongQ(MedusaDrafter):
         return draft
 
 
+class UnseenBias(MedusaDrafter):
+    """WRONG: draws with the bias, and claims that the heads alone drew."""
+
+    def draft(self, context, k):
+        draft, heads = super().draft(context, k), self._heads
+        if draft.tokens:
+            rows = heads.logits(context.states[-1], self._output, len(draft))
+            object.__setattr__(draft, "probs", tuple(rows.softmax(-1)))
+        return draft
+
+
 @pytest.mark.parametrize(
-    ("kind", "rule", "least", "most"),
+    ("kind", "tables", "rule", "least", "most"),
     [
-        (partial(MedusaDrafter, draws=True), "speculative_sampling", 0, 1e-7),
-        (partial(MedusaDrafter, draws=True), "block_verification", 0, 1e-7),
-        (WrongQ, "speculative_sampling", 1e-3, 1),
+        (partial(MedusaDrafter, draws=True), 0, "speculative_sampling", 0, 1e-7),
+        (partial(MedusaDrafter, draws=True), 0, "block_verification", 0, 1e-7),
+        (partial(MedusaDrafter, draws=True), 3, "speculative_sampling", 0, 1e-7),
+        (partial(MedusaDrafter, draws=True), 3, "block_verification", 0, 1e-7),
+        (WrongQ, 0, "speculative_sampling", 1e-3, 1),
+        (partial(UnseenBias, draws=True), 3, "speculative_sampling", 1e-3, 1),
     ],
-    ids=["drawn", "drawn blocks", "wrong q"],
+    ids=["drawn", "drawn blocks", "bias", "bias, blocks", "wrong q", "unseen bias"],
 )
-def test_the_texts_distribution_with_drawn_children(kind, rule, least, most):
+def test_the_texts_distribution_with_drawn_children(kind, tables, rule, least, most):
     """Likely ones keep it by the methods' contract.
 
     Up to what norms in float32, inside a model in float64, make of two orders of reading.
     """
-    model, heads = pair(vocab_size=3, dtype=torch.float64)
+    model, heads = pair(vocab_size=3, dtype=torch.float64, tables=tables)
     plan = Plan(AlwaysRead(model, 256), kind(heads, model.lm_head, 4), RULES[rule], Sampling(), 2)
     assert least <= total_variation(text_distribution(plan, [1, 2], 3), own_distribution(model, [1, 2], 3)) < most
 
@@ -149,7 +257,7 @@ def slow_best(scores, num_nodes):
 @pytest.mark.parametrize("num_nodes", [1, 2, 7, 20, 39, 100])
 def test_the_best_paths_are_those_with_the_largest_products(num_nodes):
     scores = torch.rand(3, 3, generator=torch.Generator().manual_seed(num_nodes)).sort(-1, descending=True)[0].tolist()
-    found = best_paths(scores, num_nodes)
+    found = best_paths(by_depth(scores), num_nodes)
     products = [float(torch.tensor([scores[i][rank] for i, rank in enumerate(path)]).prod()) for path in found]
     assert products == pytest.approx(slow_best(scores, num_nodes), rel=1e-5)
     assert len(set(found)) == len(found)
@@ -157,7 +265,7 @@ def test_the_best_paths_are_those_with_the_largest_products(num_nodes):
 
 @pytest.mark.parametrize("scores", [[[1.0, 0.0], [0.0, 0.0]], [[0.25] * 4] * 3, [[1.0]] * 4], ids=str)
 def test_parents_and_likelier_siblings_stand_first_even_in_ties(scores):
-    found = best_paths(scores, 30)
+    found = best_paths(by_depth(scores), 30)
     for number, path in enumerate(found):
         before = set(found[:number])
         assert len(path) == 1 or path[:-1] in before
@@ -165,7 +273,7 @@ def test_parents_and_likelier_siblings_stand_first_even_in_ties(scores):
 
 
 def test_the_fixed_tree_is_no_deeper_and_no_wider_than_asked():
-    assert best_paths([], 5) == best_paths([[]], 5) == ()
+    assert best_paths(by_depth([]), 5) == best_paths(by_depth([[]]), 5) == ()
     assert max(map(len, fixed_paths(2, 10, 64))) == 2
     assert max(rank for path in fixed_paths(4, 3, 64) for rank in path) == 2
     assert len(fixed_paths(6, 10, 40)) == 40  # more heads than were measured
@@ -208,7 +316,7 @@ def test_the_bundled_heads_make_more_than_one_token_and_six_tenths_per_call():
 def test_the_method_names_its_heads_and_its_rules():
     target = ModelPool().load("fable-target")
     setup = gather(METHOD, {"tree": "likeliest"}, target, None, None)
-    assert setup.params == {"heads": "fable-medusa", "children": "top", "nodes": 24, "tree": "likeliest"}
+    assert setup.params == {"heads": "fable-medusa", "bias": "on", "children": "top", "nodes": 24, "tree": "likeliest"}
     assert setup.rule(None).name == "speculative_sampling"
     with pytest.raises(SpecvizError, match="cannot judge the drafts of Medusa"):
         setup.rule("block_verification")

@@ -21,6 +21,7 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.eagle import heads as eagle_heads
 from specviz.drafters.heads import LoadedHeads
+from specviz.drafters.markov import MarkovBias
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.drafters.mtp import modules as mtp_modules
 from specviz.models.files.checkpoint import LoadReport
@@ -71,6 +72,7 @@ def _foreign(method, vocab_size, dtype, limit, **params) -> Setup:
 
 def _medusa(method, vocab_size, dtype, limit) -> Setup:
     heads = MedusaHeads(HIDDEN, vocab_size, 3)
+    heads.markov = MarkovBias(vocab_size, 2, 3)
     generator = torch.Generator().manual_seed(7)
     for parameter in heads.parameters():
         parameter.data = 0.4 * torch.randn(parameter.shape, generator=generator)

@@ -6,7 +6,17 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from specviz.zoo.config import EDITIONS, Distillation, EarlyExitRecipe, Heads, Recipe, Schedule, Shape, TokenizerRecipe
+from specviz.zoo.config import (
+    EDITIONS,
+    BiasRecipe,
+    Distillation,
+    EarlyExitRecipe,
+    Heads,
+    Recipe,
+    Schedule,
+    Shape,
+    TokenizerRecipe,
+)
 from specviz.zoo.data.corpus import END_OF_TEXT, CorpusSource
 
 WORDS = ("the", "cat", "sat", "on", "a mat.", "go(x):\n    if", "x:\n        return", "12", "+", "x\n\n")
@@ -43,7 +53,8 @@ DEEP = replace(
     shape=replace(RECIPE.shape, num_layers=3),
     early_exit=EarlyExitRecipe(layers=(1, 2), weight=0.25, dropout=0.5),
 )
-MEDUSA = replace(RECIPE, name="fable-medusa", shape=None, heads=Heads("medusa", 2, own_output=True))
+BIAS = BiasRecipe(4, "forward_kl", replace(SCHEDULE, long_fraction=0, weight_decay=0))
+MEDUSA = replace(RECIPE, name="fable-medusa", shape=None, heads=Heads("medusa", 2, own_output=True, bias=BIAS))
 EAGLE = replace(RECIPE, name="fable-eagle", shape=None, heads=Heads("eagle", 1, own_output=False))
 UNDISTILLED = replace(RECIPE, name="fable-draft-undistilled")
 DISTILLED = replace(

@@ -16,7 +16,7 @@ from specviz.zoo.data import corpus
 from specviz.zoo.data.corpus import TokenFile
 from specviz.zoo.evaluation import trials
 from specviz.zoo.family import Workplace
-from specviz.zoo.training.export import HEAD_FILES, Origin
+from specviz.zoo.training.export import BIAS_FILE, HEAD_FILES, Origin
 from tests.helpers.small_zoo import FAMILY, write_configs, write_corpus
 
 
@@ -29,7 +29,7 @@ class Zoo:
 
     def __call__(self, command: str, *names: str) -> None:
         options = ["--work", str(self.place.work), "--edition", EDITIONS[0]]
-        options += ["--models", str(self.folder)] if command in ("make", "export", "evaluate") else []
+        options += ["--models", str(self.folder)] if command in ("make", "export", "bias", "evaluate") else []
         options += ["--corpus", str(self.texts)] if command in ("make", "tokenizers") else []
         sys.argv = ["zoo", command, *names, *options]
         program.main()
@@ -74,7 +74,8 @@ def test_every_member_is_exported_with_a_card(zoo):
 
 def test_the_readme_has_a_row_for_every_predictor(zoo):
     readme = (zoo.folder / "README.md").read_text(encoding="utf-8")
-    for label in ("fable-target, exit 1", "fable-target, exit 2", "fable-medusa, head 2", "fable-eagle, depth 1"):
+    heads = ("fable-medusa, head 2", "fable-medusa, head 2 with bias", "fable-eagle, depth 1")
+    for label in ("fable-target, exit 1", "fable-target, exit 2", *heads):
         assert readme.count(f"| `{label}` |") == 2
     assert readme.count("| `fable-draft-othervocab` |") == 2  # members and bits: no overlap between vocabularies
 
@@ -84,6 +85,17 @@ def test_making_it_again_changes_nothing(zoo):
     assert len(checkpoints) == len(FAMILY)
     zoo("make")
     assert all(path.read_bytes() == before for path, before in checkpoints.items())
+
+
+def test_a_bias_is_fitted_again_the_same_and_changes_nothing_else(zoo):
+    files = {path: path.read_bytes() for path in (zoo.folder / "fable-medusa").iterdir()}
+    bias = zoo.folder / "fable-medusa" / BIAS_FILE
+    bias.unlink()
+    zoo("bias", "fable-medusa")
+    assert {path: path.read_bytes() for path in (zoo.folder / "fable-medusa").iterdir()} == files
+    with safe_open(bias, "pt") as file:
+        assert sorted(file.keys()) == ["markov.0.weight", "markov.1.weight", "markov.embed.weight"]
+        assert all(file.get_tensor(name).abs().max() > 0 for name in file.keys())  # noqa: SIM118
 
 
 def test_the_samples_begin_as_documents_do(zoo):

@@ -8,14 +8,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from specviz.zoo.evaluation.evaluate import Predicted, RunningSums, add, eagle_head, exit_at, look, medusa_head
-from specviz.zoo.training.export import Origin, export_head, load_head
+from specviz.zoo.training.export import Origin, export_bias, export_head, load_head
 from specviz.zoo.training.heads import (
+    BiasObjective,
     EagleObjective,
     EagleTrainingHead,
     MedusaHeads,
     MedusaObjective,
     build_head,
     features_of,
+    fresh_bias,
     head_objective,
 )
 from specviz.zoo.training.model import build_model, dropout_rates, layer_outputs, output_logits
@@ -158,7 +160,7 @@ def test_exported_heads_load_and_say_the_same(recipe, target, windows, tmp_path)
     loaded = load_head(tmp_path / recipe.name, target)
     seen = look(target, windows)
     say = {
-        MedusaHeads: lambda head: medusa_head(target, head, 1, seen),
+        MedusaHeads: lambda head: medusa_head(target, head, 1, None, seen),
         EagleTrainingHead: lambda head: eagle_head(target, head, seen),
     }[type(loaded)]
     with torch.inference_mode():
@@ -167,7 +169,7 @@ def test_exported_heads_load_and_say_the_same(recipe, target, windows, tmp_path)
 
 
 def test_a_fresh_medusa_head_repeats_the_targets_row_for_a_later_token(target, windows):
-    said = medusa_head(target, build_head(MEDUSA, target), 1, look(target, windows))
+    said = medusa_head(target, build_head(MEDUSA, target), 1, None, look(target, windows))
     assert torch.allclose(said.logits, target(windows).logits[:, :-2], atol=1e-5)
     assert said.shift == 2
 
@@ -189,6 +191,55 @@ def test_medusa_is_taught_the_row_that_each_head_speaks_about(target, windows):
     oracle = Oracle(target(windows[:, :-1]).logits)
     objective = MedusaObjective(oracle, target)
     assert objective.loss(*objective.inputs(windows, 0)).item() == pytest.approx(0, abs=1e-5)
+
+
+@torch.no_grad()
+def test_a_bias_is_taught_the_row_that_follows_the_token_that_it_reads(target, windows):
+    """Place by place: head j at t with token t+1+j against the target's row there, by the matrices alone."""
+    heads, bias = build_head(MEDUSA, target), fresh_bias(MEDUSA, target)
+    for parameter in bias.parameters():
+        parameter.normal_()
+    objective = BiasObjective(bias, heads, target, "total_variation")
+    tokens, total = windows[:, :-1], 0.0
+    features, p = features_of(target, tokens), target(tokens).logits.softmax(-1)
+    for j, rows in enumerate(heads(features, target.lm_head)):
+        distances = []
+        for text in range(len(tokens)):
+            for t in range(tokens.shape[1] - 1 - j):
+                added = bias.state_dict()[f"{j}.weight"] @ bias.embed.weight[tokens[text, t + 1 + j]]
+                q = (rows[text, t] + added).softmax(-1)
+                distances.append(1 - torch.minimum(p[text, t + 1 + j], q).sum())
+        total += torch.stack(distances).mean().item() / 2
+    assert objective.loss(*objective.inputs(windows, 0)).item() == pytest.approx(total, abs=1e-5)
+
+
+def test_a_bias_begins_by_adding_nothing_and_learns_while_heads_and_target_stay(target, windows):
+    heads, bias = build_head(MEDUSA, target).requires_grad_(False), fresh_bias(MEDUSA, target)
+    assert not bias(1, windows).any()
+    objective = BiasObjective(bias, heads, target, "forward_kl")
+    trainer = Trainer.start(MEDUSA, bias, objective, torch.device("cpu"))
+    before = [value.clone() for value in (*target.state_dict().values(), *heads.state_dict().values())]
+    losses = []
+    for step in range(30):
+        trainer.step = min(step, 1)
+        losses.append(trainer.update(windows, objective.loss).item())
+    assert losses[-1] < 0.9 * losses[0]
+    after = (*target.state_dict().values(), *heads.state_dict().values())
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_an_exported_bias_loads_with_its_heads_and_says_the_same(target, windows, tmp_path):
+    head, bias = build_head(MEDUSA, target), fresh_bias(MEDUSA, target)
+    for parameter in bias.parameters():
+        torch.nn.init.normal_(parameter)
+    export_head(head, "fable-target", Origin(MEDUSA, 0), tmp_path / "heads")
+    assert load_head(tmp_path / "heads", target).markov is None
+    export_bias(bias, Origin(MEDUSA, 0), tmp_path / "heads")
+    loaded, seen = load_head(tmp_path / "heads", target), look(target, windows)
+    with torch.inference_mode():
+        with_bias, alone = (medusa_head(target, loaded, 1, each, seen).logits for each in (loaded.markov, None))
+        assert torch.allclose(with_bias - alone, bias(1, windows[:, 2:]), atol=1e-2)
+    assert (loaded.markov(1, windows) - bias(1, windows)).abs().max() < 1e-2
 
 
 def test_eagle_is_taught_the_feature_that_follows(target, windows):

@@ -2,7 +2,8 @@
 (arXiv:2401.10774).
 
 A path names a node by one rank per depth: (0, 2) is the most likely token of head 0, then the third of head 1. All
-heads guess at once and none sees another's guess, so a deeper node is less often right.
+heads guess at once and none sees another's guess, so a deeper node is less often right. Heads with a Markov bias
+(DSpark, arXiv:2607.05147) add to each guess what the token before it says.
 """
 
 from __future__ import annotations
@@ -31,46 +32,48 @@ HITS: tuple[tuple[float, ...], ...] = (
     (0.17, 0.066, 0.04, 0.035, 0.034, 0.03, 0.021, 0.02, 0.017, 0.015),
 )
 """How often each rank's token was right: HITS[depth][rank], measured with the bundled heads on the target's text."""
+BIASED_HITS: tuple[tuple[float, ...], ...] = HITS
 
 
-def best_paths(scores: Sequence[Sequence[float]], num_nodes: int) -> tuple[Path, ...]:
-    """The paths with the largest products of scores[depth][rank], the best first; scores fall with the rank.
+Below = Callable[[Path], Sequence[float]]
+"""A function that gives the scores of a path's children by rank, the best first; none where it has no children."""
+
+
+def by_depth(scores: Sequence[Sequence[float]]) -> Below:
+    """Gives the same scores[depth][rank] below every path of a depth."""
+    return lambda path: scores[len(path)] if len(path) < len(scores) else ()
+
+
+def best_paths(below: Below, num_nodes: int) -> tuple[Path, ...]:
+    """The paths with the largest products of scores along them, the best first.
 
     No product grows with depth or rank, so a path comes after its parent and its likelier siblings.
     """
     found: list[Path] = []
-    waiting: list[tuple[float, Path, float]] = []  # (minus its product, path, its parent's product)
-    if scores and scores[0]:
-        waiting.append((-scores[0][0], (0,), 1.0))
+    # minus its product, path, its parent's product, the scores of its siblings and its own
+    waiting: list[tuple[float, Path, float, Sequence[float]]] = []
+    if first := below(()):
+        waiting.append((-first[0], (0,), 1.0, first))
     while waiting and len(found) < num_nodes:
-        score, path, parent_score = heapq.heappop(waiting)
+        score, path, parent_score, scores = heapq.heappop(waiting)
         found.append(path)
-        depth = len(path)
         next_rank = path[-1] + 1
-        if next_rank < len(scores[depth - 1]):
+        if next_rank < len(scores):
             sibling = (*path[:-1], next_rank)
-            sibling_score = -parent_score * scores[depth - 1][next_rank]
-            heapq.heappush(waiting, (sibling_score, sibling, parent_score))
-        if depth < len(scores):
-            heapq.heappush(waiting, (score * scores[depth][0], (*path, 0), -score))
+            sibling_score = -parent_score * scores[next_rank]
+            heapq.heappush(waiting, (sibling_score, sibling, parent_score, scores))
+        if children := below(path):
+            heapq.heappush(waiting, (score * children[0], (*path, 0), -score, children))
     return tuple(found)
 
 
 @cache
-def fixed_paths(num_depths: int, num_ranks: int, num_nodes: int) -> tuple[Path, ...]:
-    """The tree of every step, by HITS. Heads beyond the measured ones count as the last measured one."""
-    rows = [HITS[min(depth, len(HITS) - 1)][:num_ranks] for depth in range(num_depths)]
-    return best_paths(rows, num_nodes)
-
-
-def _fixed_tree(probs: Sequence[Sequence[float]], num_nodes: int) -> tuple[Path, ...]:
-    return fixed_paths(len(probs), len(probs[0]), num_nodes)
-
-
-_TREES: Mapping[str, Callable[[Sequence[Sequence[float]], int], tuple[Path, ...]]] = {
-    "fixed": _fixed_tree,
-    "likeliest": best_paths,
-}
+def fixed_paths(
+    num_depths: int, num_ranks: int, num_nodes: int, hits: tuple[tuple[float, ...], ...] = HITS
+) -> tuple[Path, ...]:
+    """The tree of every step, by `hits`. Heads beyond the measured ones count as the last measured one."""
+    rows = [hits[min(depth, len(hits) - 1)][:num_ranks] for depth in range(num_depths)]
+    return best_paths(by_depth(rows), num_nodes)
 
 
 class MedusaDrafter(Drafter):
@@ -86,12 +89,14 @@ class MedusaDrafter(Drafter):
         tree: str = "fixed",
         *,
         draws: bool = False,
+        biased: bool = True,
     ) -> None:
         self._heads = heads
         self._output = output
         self._draws = draws
         self._num_nodes = num_nodes
-        self._find_paths = _TREES[tree]
+        self._is_fixed = tree == "fixed"
+        self._bias = heads.markov if biased else None
         self.hidden_layers = heads.hidden_layers
 
     def draft(self, context: Context, k: int) -> Draft:
@@ -101,40 +106,60 @@ class MedusaDrafter(Drafter):
             return EMPTY
         self.work += Work(1, 1)
         # the target has not read the last token: from the state before it, head j predicts the token at depth j+1
-        if self._draws:
-            return self._chain(context, states[-1], depth)
-        logits, ids, probs = self._heads.guess(states[-1], self._output, depth, len(HITS[0]))
+        logits = self._heads.logits(states[-1], self._output, depth)
+        if not self._draws:
+            return self._tree(context.tokens[-1], logits)
+        if self._bias is None:
+            return self._chain(context, logits)
+        from specviz.drafters.markov import draw_chain
+
+        return draw_chain(context, logits, self._bias)
+
+    def _tree(self, last: int, logits: Tensor) -> Draft:
+        """Takes the fixed tree's ranks, or the likeliest paths, below the text's last token. logits: [depth, V]."""
+        from specviz.drafters.medusa.guesses import guess, guess_biased
+
+        num_ranks = min(len(HITS[0]), self._heads.num_choices)
+        paths: tuple[Path, ...] = ()
+        if self._is_fixed:
+            hits = HITS if self._bias is None else BIASED_HITS
+            paths = fixed_paths(len(logits), num_ranks, self._num_nodes, hits)
+        if self._bias is None:
+            guesses = guess(logits, num_ranks)
+        else:
+            guesses = guess_biased(logits, self._bias, last, num_ranks, self._num_nodes, paths)
+        if not self._is_fixed:
+            paths = best_paths(guesses.probs, self._num_nodes)
         builder = DraftBuilder()
         nodes: dict[Path, int] = {(): ROOT}
-        ranks: list[int] = []
         scores: list[float] = []
-        for path in self._find_paths(probs, self._num_nodes):
-            head = len(path) - 1
-            rank = path[-1]
-            nodes[path] = builder.add(ids[head][rank], nodes[path[:-1]], logits=logits[head])
-            ranks.append(rank)
-            scores.append(round(probs[head][rank], 4))
+        for path in paths:
+            token, prob, row = guesses.at(path)
+            nodes[path] = builder.add(token, nodes[path[:-1]], logits=row)
+            scores.append(round(prob, 4))
+        ranks = [path[-1] for path in paths]
         return builder.build(evidence={"heads": len(self._heads), "ranks": ranks, "scores": scores})
 
-    def _chain(self, context: Context, state: Tensor, depth: int) -> Draft:
-        """Draws a token from each head's distribution, which is its q."""
-        import torch
-
+    def _chain(self, context: Context, logits: Tensor) -> Draft:
+        """Draws a token from each head's distribution, which is its q. logits: [depth, V]."""
         from specviz.decoding.device import exact_dtype
         from specviz.decoding.draws import DRAFT
         from specviz.decoding.sampling import HEADS, fetch_tokens
 
-        rows = torch.stack([self._heads.one(head, state, self._output) for head in range(depth)])
-        probs = context.sampling.probs(rows)  # [depth, V]
+        probs = context.sampling.probs(logits)  # [depth, V]
         tokens = context.draws.sample(probs, DRAFT, len(context.tokens), 0)
         sums = probs.sum(-1, dtype=exact_dtype(probs.device))
         ids, _ = fetch_tokens(tokens, sums, HEADS)
-        return chain(ids, probs, rows)
+        return chain(ids, probs, logits)
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
             for head in range(min(depths, len(self._heads))):
-                yield self._heads.one(head, states[starts - 2], self._output), None
+                logits = self._heads.one(head, states[starts - 2], self._output)
+                if self._bias is not None:
+                    before = (starts + head - 1).clamp_max(len(tokens) - 1)
+                    logits = logits + self._bias(head, tokens[before])
+                yield logits, None
 
         return ahead
 
@@ -142,7 +167,10 @@ class MedusaDrafter(Drafter):
 def _build(parts: Parts, params: Mapping[str, Value]) -> MedusaDrafter:
     output = parts.target.lm.model.get_output_embeddings()
     draws = params["children"] != TOP
-    return MedusaDrafter(parts.heads, output, params["nodes"], params["tree"], draws=draws)
+    biased = params["bias"] == "on"
+    return MedusaDrafter(
+        parts.heads, output, params["nodes"], params["tree"], draws=draws, biased=biased
+    )
 
 
 METHOD = Method(
@@ -157,6 +185,14 @@ METHOD = Method(
     params=(
         ModelParam(
             "heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"
+        ),
+        Choice(
+            "bias",
+            "Markov bias",
+            "on",
+            "Heads guess without seeing each other's guesses. A bias by the token before each guess mends that, where "
+            "the heads were given one; others draft the same either way.",
+            {"on": "as trained", "off": "left out"},
         ),
         *drawn_or_top(
             "a tree of the heads' most likely tokens",

@@ -2,7 +2,8 @@
 
 Keys: `<head>.<block>.linear.weight` and `.bias`, then `<head>.<number of blocks>.weight`, also after `medusa_head.`.
 vLLM's: `blocks.<head>.layers.<block>.weight` and `lm_heads.<head>.weight`, also after `medusa_heads.`. The keys tell
-how many heads there are: the settings of public checkpoints name fewer than their files hold.
+how many heads there are: the settings of public checkpoints name fewer than their files hold. A Markov bias, which is
+ours: `markov.embed.weight` [V, r] and `markov.<head>.weight` [V, r], or `markov.0.weight` alone for all heads.
 """
 
 import re
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from specviz.decoding.device import exact_dtype
-from specviz.decoding.sampling import HEADS, fetch_tokens
 from specviz.drafters.heads import check_ids, check_sizes, read_size
+from specviz.drafters.markov import PREFIX as MARKOV
+from specviz.drafters.markov import MarkovBias, empty_bias
 from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import LoadReport, fill
 from specviz.models.pool import LoadedModel
@@ -43,12 +44,17 @@ class ResidualBlock(nn.Module):
         return hidden + silu(self.linear(hidden))
 
 
-class MedusaHeads(nn.ModuleList):
-    """Medusa's heads. Head j (0, 1, ...) reads the target's normalised last state at t and predicts token t+2+j."""
+class MedusaHeads(nn.Module):
+    """Medusa's heads. Head j (0, 1, ...) reads the target's normalised last state at t and predicts token t+2+j.
+
+    Head j is the module named j.
+    """
 
     hidden_layers = (-1,)
     ids: Tensor | None
     """The target's ids [D] that the heads can propose; None: all."""
+    markov: MarkovBias | None
+    """The bias that was trained for their logits, which they leave to the caller; None: there is none."""
 
     def __init__(
         self,
@@ -61,14 +67,22 @@ class MedusaHeads(nn.ModuleList):
         has_bias: bool = True,
     ) -> None:
         super().__init__()
-        for _ in range(num_heads):
+        for index in range(num_heads):
             head = nn.Sequential(*(ResidualBlock(hidden_size, has_bias) for _ in range(num_blocks)))
             if own_output:
                 head.append(nn.Linear(hidden_size, vocab_size, bias=False))
-            self.append(head)
+            self.add_module(str(index), head)
         self.own_output = own_output
+        self._num_heads = num_heads
         self._vocab_size = vocab_size
         self.register_buffer("ids", None)
+        self.register_module("markov", None)
+
+    def __len__(self) -> int:
+        return self._num_heads
+
+    def __getitem__(self, index: int) -> nn.Sequential:
+        return self._modules[str(range(self._num_heads)[index])]
 
     @property
     def num_choices(self) -> int:
@@ -87,17 +101,9 @@ class MedusaHeads(nn.ModuleList):
         wide = row.new_full((*row.shape[:-1], output.out_features), -torch.inf)
         return wide.index_copy(-1, self.ids, row)
 
-    def guess(
-        self, hidden: Tensor, output: nn.Module, depth: int, most: int
-    ) -> tuple[Tensor, list[list[int]], list[list[float]]]:
-        """The first heads' guesses from a state [H], in one transfer.
-
-        Returns the logits [depth, V] and, per head, its `most` most likely ids and their probabilities, best first.
-        """
-        logits = torch.stack([self.one(head, hidden, output) for head in range(depth)])
-        exact = logits.to(exact_dtype(logits.device)).softmax(-1)
-        probs, ids = exact.topk(min(most, self.num_choices))  # [depth, most]
-        return logits, *fetch_tokens(ids, probs, HEADS)
+    def logits(self, hidden: Tensor, output: nn.Module, depth: int) -> Tensor:
+        """The first heads' logits [depth, V] from a state [H]."""
+        return torch.stack([self.one(head, hidden, output) for head in range(depth)])
 
 
 def read(
@@ -116,8 +122,11 @@ def read(
     own_output = config.get("medusa_own_output", True) is not False
     with torch.device("meta"):
         module = MedusaHeads(hidden_size, vocab_size, num_heads, num_blocks, own_output)
+        module.markov = empty_bias(state, vocab_size, num_heads)
     prefix = _PREFIX if any(key.startswith(_PREFIX) for key in state) else ""
-    keys = {f"{prefix}{name}": name for name in module.state_dict()}
+    keys = {
+        name if name.startswith(MARKOV) else f"{prefix}{name}": name for name in module.state_dict()
+    }
     return module, fill(module, state, like, keys)
 
 

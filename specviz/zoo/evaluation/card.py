@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specviz.zoo.config import Recipe
+from specviz.zoo.config import BiasRecipe, Recipe
 from specviz.zoo.data.corpus import CorpusSource
 from specviz.zoo.data.samples import SAMPLES
 from specviz.zoo.evaluation.evaluate import EvaluationRow
@@ -17,7 +17,8 @@ NOTES = """\
   and no bytes. A vocabulary of its own is read in windows of as many of its own tokens, which hold less text: its
   numbers are near the others', not on the same bytes.
 - A head's bits are those of the token that it speaks about: Medusa's head 1 has seen one token less than the target,
-  head 4 four tokens less; EAGLE's depth 1 has seen the same tokens, but not the target's feature of the last.
+  head 4 four tokens less (with bias each has also seen the token before its own); EAGLE's depth 1 has seen the same
+  tokens, but not the target's feature of the last.
 - Sums solved: greedy answers to held-out sums of two three-digit numbers."""
 
 README_INTRO = """\
@@ -54,7 +55,11 @@ LAYOUTS = {
 format and `medusa_own_output` in config.json are ours: for head j = 0, 1, ..., `<j>.0.linear.weight` [H, H] and
 `<j>.0.linear.bias` [H] of the residual block `x + silu(W x + b)`, then `<j>.1.weight` [V, H], the head's own output
 matrix (absent where `medusa_own_output` is false: the target's serves). Input: the target's last hidden state at
-position t, after its final norm. Head j gives the logits of token t+2+j.""",
+position t, after its final norm. Head j gives the logits of token t+2+j.
+
+`markov.safetensors`, float16, may be left out: a low-rank Markov bias (DSpark, arXiv:2607.05147), the layout is ours.
+`markov.<j>.weight` [V, r] times the row of `markov.embed.weight` [V, r] of token t+1+j is added to the logits of
+head j. The heads alone guess all tokens at once; with the bias each guess depends on the one before it.""",
     "eagle": """\
 `model.safetensors`, float16. The keys are those of the public EAGLE-1 checkpoints (SafeAILab/EAGLE), without
 `embed_tokens.weight`, which is the target's own: `fc.weight` [H, 2H] and `fc.bias` [H], applied to the embedding of
@@ -244,7 +249,20 @@ def method_facts(recipe: Recipe, target: str) -> list[list[str]]:
             "eagle": "smooth L1 on features + 0.1 x cross-entropy to the target's distribution, feature noise 0.1",
         }
         rows.append(["loss", loss[recipe.heads.kind]])
+        rows += bias_facts(recipe.heads.bias)
     return rows
+
+
+def bias_facts(bias: BiasRecipe | None) -> list[list[str]]:
+    """How the bias was fitted, where it differs from the heads."""
+    if bias is None:
+        return []
+    schedule = bias.schedule
+    words = (
+        f"rank {bias.rank}, fitted on the finished heads by {bias.loss.replace('_', ' ')}, all heads alike: "
+        f"{schedule.tokens:,} tokens, {schedule.tokens_per_step:,} per step, learning rate {schedule.learning_rate}"
+    )
+    return [["bias", words]]
 
 
 def window_words(recipe: Recipe) -> str:

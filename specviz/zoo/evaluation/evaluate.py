@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from specviz.drafters.markov import MarkovBias
 from specviz.zoo.data.corpus import END_OF_TEXT, TokenFile, valid_windows
 from specviz.zoo.training.export import Origin, load_head, load_model
 from specviz.zoo.training.heads import MedusaHeads, rotary_of
@@ -130,11 +131,18 @@ def draft_of(model: PreTrainedModel, seen: SeenBatch) -> Predicted:
 
 
 def medusa_head(
-    target: PreTrainedModel, heads: MedusaHeads, index: int, seen: SeenBatch
+    target: PreTrainedModel,
+    heads: MedusaHeads,
+    index: int,
+    bias: MarkovBias | None,
+    seen: SeenBatch,
 ) -> Predicted:
-    """Head `index` at t speaks about token t+2+index."""
+    """Head `index` at t speaks about token t+2+index; a bias has seen the token before that."""
     shift = index + 1
-    return Predicted(heads.one(index, seen.hidden[-1][:, :-shift], target.lm_head), shift)
+    logits = heads.one(index, seen.hidden[-1][:, :-shift], target.lm_head)
+    if bias is not None:
+        logits = logits + bias(index, seen.tokens[:, shift:])
+    return Predicted(logits, shift)
 
 
 def eagle_head(target: PreTrainedModel, head: torch.nn.Module, seen: SeenBatch) -> Predicted:
@@ -149,10 +157,11 @@ def predictors_of(folder: Path, target: PreTrainedModel) -> dict[str, Predictor]
     if recipe.heads:
         head = load_head(folder, target)
         if isinstance(head, MedusaHeads):
-            count = recipe.heads.num_heads
+            biases = {"": None} if head.markov is None else {"": None, " with bias": head.markov}
             return {
-                f"{recipe.name}, head {i + 1}": partial(medusa_head, target, head, i)
-                for i in range(count)
+                f"{recipe.name}, head {i + 1}{words}": partial(medusa_head, target, head, i, bias)
+                for words, bias in biases.items()
+                for i in range(recipe.heads.num_heads)
             }
         return {f"{recipe.name}, depth 1": partial(eagle_head, target, head)}
     if recipe.early_exit:

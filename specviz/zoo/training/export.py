@@ -19,13 +19,22 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
+from specviz.drafters.markov import PREFIX as MARKOV
+from specviz.drafters.markov import MarkovBias
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
 from specviz.zoo.data.corpus import END_OF_TEXT
-from specviz.zoo.training.heads import EagleTrainingHead, MedusaHeads, build_head, head_settings
+from specviz.zoo.training.heads import (
+    EagleTrainingHead,
+    MedusaHeads,
+    build_head,
+    fresh_bias,
+    head_settings,
+)
 
 SHARD = "9MB"  # of weights: larger files are no part of a repository
 HEAD_FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
+BIAS_FILE = "markov.safetensors"  # beside the heads that it was fitted on
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +87,29 @@ def export_head(
     assert origin.recipe.heads is not None
     with replacing(folder) as partial:
         partial.mkdir()
-        weights = {
-            name: value.to("cpu", torch.float16).contiguous()
-            for name, value in head.state_dict().items()
-        }
-        save_file(
-            weights, partial / HEAD_FILES[origin.recipe.heads.kind], metadata={"format": "pt"}
-        )
+        save_weights(head, partial / HEAD_FILES[origin.recipe.heads.kind])
         write_json(
             partial / "config.json", {"base_model_name_or_path": target_name, **head_settings(head)}
         )
         origin.write(partial)
+
+
+def export_bias(bias: MarkovBias, origin: Origin, folder: Path) -> None:
+    """Write a bias, and the recipe that names it, into the folder of the heads that it was fitted on."""
+    save_weights(bias, folder / BIAS_FILE, MARKOV)
+    origin.write(folder)
+
+
+def save_weights(module: torch.nn.Module, path: Path, prefix: str = "") -> None:
+    """The tensors in float16, their names after `prefix`; the file is complete or absent, never half."""
+    weights = {
+        f"{prefix}{name}": value.to("cpu", torch.float16).contiguous()
+        for name, value in module.state_dict().items()
+    }
+    partial = path.with_suffix(".partial")
+    save_file(weights, partial, metadata={"format": "pt"})
+    partial.chmod(0o644)  # safetensors writes files that only their owner can read
+    partial.replace(path)
 
 
 def load_model(folder: Path) -> PreTrainedModel:
@@ -98,11 +119,15 @@ def load_model(folder: Path) -> PreTrainedModel:
 
 
 def load_head(folder: Path, target: LlamaForCausalLM) -> MedusaHeads | EagleTrainingHead:
-    """The exported heads in float32, on their target's device."""
+    """The exported heads in float32, with their bias if it was fitted, on their target's device."""
     recipe = Origin.read(folder).recipe
     assert recipe.heads is not None
     head = build_head(recipe, target)
-    head.load_state_dict(load_file(folder / HEAD_FILES[recipe.heads.kind]))
+    state = load_file(folder / HEAD_FILES[recipe.heads.kind])
+    if (folder / BIAS_FILE).is_file():
+        head.markov = fresh_bias(recipe, target)
+        state |= load_file(folder / BIAS_FILE)
+    head.load_state_dict(state)
     return head.to(target.device).eval().requires_grad_(False)
 
 

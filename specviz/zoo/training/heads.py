@@ -3,7 +3,8 @@
 Medusa (arXiv:2401.10774): head j (0, 1, ...) predicts token t+2+j from the target's last hidden state at t (after the
 final norm), by a residual block and an output matrix. EAGLE (arXiv:2401.15077): one decoder layer that goes on in
 feature space; it reads the feature at t and the embedding of token t+1, predicts the feature at t+1, and the target's
-own output matrix turns that into the distribution of token t+2."""
+own output matrix turns that into the distribution of token t+2. A Markov bias (DSpark, arXiv:2607.05147) is fitted on
+Medusa's finished heads: it adds to head j's logits at t what token t+1+j says of the token after it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from torch.nn.functional import smooth_l1_loss
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from specviz.drafters.markov import MarkovBias
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.zoo.config import Recipe
 from specviz.zoo.training.model import causal_mask
-from specviz.zoo.training.objectives import Inputs, Objective, forward_kl
+from specviz.zoo.training.objectives import DISTANCES, Inputs, Objective, forward_kl
 
 MEDUSA_DECAY = 0.8  # weight of head j is 0.8^j (arXiv:2401.10774, section 2.2.1)
 EAGLE_TOKEN_WEIGHT = (
@@ -75,6 +77,17 @@ def medusa_heads(target: LlamaForCausalLM, num_heads: int, own_output: bool) -> 
         if own_output:
             head[1].weight.data.copy_(target.lm_head.weight)
     return made
+
+
+def fresh_bias(recipe: Recipe, target: LlamaForCausalLM) -> MarkovBias:
+    """A bias that adds nothing yet; it depends on the recipe's seed."""
+    assert recipe.heads is not None
+    assert recipe.heads.bias is not None
+    torch.manual_seed(recipe.seed)
+    bias = MarkovBias(target.config.vocab_size, recipe.heads.bias.rank, recipe.heads.num_heads)
+    for table in bias.tables:
+        nn.init.zeros_(table.weight)
+    return bias
 
 
 def head_settings(head: MedusaHeads | EagleTrainingHead) -> dict[str, Any]:
@@ -147,6 +160,33 @@ class MedusaObjective:
             p, q = target[:, 1 + index :], row[:, : -1 - index].float().log_softmax(-1)
             total = total + MEDUSA_DECAY**index * forward_kl(p, q).mean()
         return total
+
+
+@dataclass(frozen=True, slots=True)
+class BiasObjective:
+    """A distance from the target's own later distributions to those of frozen heads with the bias, all heads alike."""
+
+    bias: MarkovBias
+    heads: MedusaHeads
+    target: LlamaForCausalLM
+    distance: str
+
+    def inputs(self, windows: torch.Tensor, step: int) -> Inputs:
+        tokens = windows[:, :-1]
+        features = features_of(self.target, tokens)
+        with torch.no_grad():
+            return tokens, features, self.target.lm_head(features)
+
+    def loss(
+        self, tokens: torch.Tensor, features: torch.Tensor, logits: torch.Tensor
+    ) -> torch.Tensor:
+        total = torch.zeros((), device=features.device)
+        target = logits.float().log_softmax(-1)
+        for index, row in enumerate(self.heads(features, self.target.lm_head)):
+            biased = row[:, : -1 - index] + self.bias(index, tokens[:, 1 + index :])
+            p, q = target[:, 1 + index :], biased.float().log_softmax(-1)
+            total = total + DISTANCES[self.distance](p, q).mean()
+        return total / len(self.heads)
 
 
 @dataclass(frozen=True, slots=True)
