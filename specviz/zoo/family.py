@@ -117,22 +117,22 @@ class Workplace:
         """Fit a bias on exported heads, which stay as they are, and put it into their folder.
 
         It takes minutes at most, so it is fitted anew each time."""
+        origin = Origin.read(models / name)
+        if origin.recipe.edition != self.edition:
+            raise SpecvizError(
+                f"{name} is of another edition: choose --edition {origin.recipe.edition} (got {self.edition})"
+            )
         recipe = self.recipe(name)
         if recipe.heads is None or recipe.heads.bias is None:
             raise SpecvizError(f"the recipe of {name} has no bias")
-        origin = Origin.read(models / name)
         target = load_model(models / TARGET).to(self.device).requires_grad_(False)
         heads = load_head(models / name, target)
         bias = fresh_bias(recipe, target).to(self.device)
         objective = BiasObjective(bias, heads, target, recipe.heads.bias.loss)
         stage = replace(recipe, schedule=recipe.heads.bias.schedule)
         trainer = Trainer.start(stage, bias, objective, self.device)
-
-        def export(trainer: Trainer) -> None:
-            if trainer.step == stage.num_steps:
-                export_bias(bias, Origin(recipe, origin.tokens_seen), models / name)
-
-        train(trainer, self.data(stage), TrainingPace(), export)
+        train(trainer, self.data(stage), TrainingPace(), on_save=lambda trainer: None)
+        export_bias(bias, Origin(recipe, origin.tokens_seen), models / name)
 
     def restore(self, name: str) -> Trainer:
         """The trainer as its checkpoint left it, or before its first step."""

@@ -15,7 +15,7 @@ from specviz.decoding.draws import Draws, Seeded
 from specviz.decoding.engine import Plan, speculate
 from specviz.decoding.sampling import Sampling
 from specviz.drafters.markov import MarkovBias
-from specviz.drafters.medusa import HITS, METHOD, MedusaDrafter, best_paths, by_depth, fixed_paths
+from specviz.drafters.medusa import BIASED_HITS, HITS, METHOD, MedusaDrafter, best_paths, by_depth, fixed_paths
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.drafters.none import NoDraft
 from specviz.errors import SpecvizError
@@ -277,7 +277,7 @@ def test_the_fixed_tree_is_no_deeper_and_no_wider_than_asked():
     assert max(map(len, fixed_paths(2, 10, 64))) == 2
     assert max(rank for path in fixed_paths(4, 3, 64) for rank in path) == 2
     assert len(fixed_paths(6, 10, 40)) == 40  # more heads than were measured
-    assert all(row == tuple(sorted(row, reverse=True)) for row in HITS)
+    assert all(row == tuple(sorted(row, reverse=True)) for row in (*HITS, *BIASED_HITS))
 
 
 def test_a_vocabulary_smaller_than_the_ranks_has_no_token_twice_below_a_node():

@@ -1,6 +1,7 @@
 """The whole way of a family in miniature, from text to cards."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,13 @@ def test_a_bias_is_fitted_again_the_same_and_changes_nothing_else(zoo):
     with safe_open(bias, "pt") as file:
         assert sorted(file.keys()) == ["markov.0.weight", "markov.1.weight", "markov.embed.weight"]
         assert all(file.get_tensor(name).abs().max() > 0 for name in file.keys())  # noqa: SIM118
+
+
+def test_a_bias_is_refused_where_it_cannot_be_fitted(zoo):
+    with pytest.raises(SpecvizError, match=f"another edition: choose --edition {EDITIONS[0]} .got two-cores."):
+        replace(zoo.place, edition="two-cores").fit_bias("fable-medusa", zoo.folder)
+    with pytest.raises(SpecvizError, match="the recipe of fable-eagle has no bias"):
+        zoo.place.fit_bias("fable-eagle", zoo.folder)
 
 
 def test_the_samples_begin_as_documents_do(zoo):
