@@ -123,6 +123,9 @@ NAMES = {*METHODS, *FACTS, *BROKEN}
 MAY_NAME = ("drafters", "rules", "zoo")
 FIELD = {"draft_model"}  # of a step's settings, too: it may key a table that names no other method
 HOMONYMS = {
+    ("alignment/prompts/formats.py", "assistant"),  # a role in the messages of a chat
+    ("alignment/prompts/messages.py", "assistant"),
+    ("alignment/prompts/rows.py", "assistant"),
     ("decoding/cached_lm.py", "hybrid"),  # transformers' own word for a layer with attention and a state
     ("models/files/draft_formats.py", "mtp"),  # speculators' own word for a format of heads
     ("trace/events.py", "none"),  # the trace format's own word for a step without a draft; drafters lie above it

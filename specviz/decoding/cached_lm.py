@@ -130,6 +130,14 @@ class CachedLM:
             return torch.zeros(0, width, dtype=self.model.dtype, device=self.device)
         return self._hidden
 
+    def rows(self, tokens: Sequence[int], layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values [1, heads, n, width] of the first n of `tokens` that have been read.
+
+        They are views, only to be read, and hold until the next call. layer: from 0; it must store rows of its own.
+        """
+        self._follow(tokens)
+        return self._forward.rows(layer, self._num_rows)
+
     @property
     def work(self) -> Work:
         """The cost of all that it has read."""

@@ -15,6 +15,7 @@ _MODULES = (
     "tree",
     "medusa",
     "eagle",
+    "assistant",
     "mtp",
     "staged",
     "lookahead",

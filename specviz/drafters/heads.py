@@ -1,4 +1,4 @@
-"""Draft heads that were trained on a target's states (Medusa, EAGLE), read from a checkpoint's folder.
+"""Draft heads that were trained on a target's states (Medusa, EAGLE, assistants), read from a checkpoint's folder.
 
 Two runs with the same target share them. A load report names the used, ignored and missing keys. Heads with missing
 tensors would only draft badly: they are refused. So are heads with tensors that their reader does not know.
@@ -24,7 +24,7 @@ from specviz.models.memory import products
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.settings import settings
 
-KINDS = ("medusa", "eagle")
+KINDS = ("medusa", "eagle", "assistant")
 """The kinds of heads. `heads.py` in the folder of a kind has `read`, which makes heads from a checkpoint, and IGNORED,
 which matches the tensors that nothing needs."""
 MOST_PADDING = 1024  # rows at the end of a table that belong to no token

@@ -20,8 +20,17 @@ from specviz.prompts import prompts_file
 from specviz.rules import RULES
 from specviz.session.setup import gather
 from specviz.session.workbench import workbench
-from tests.helpers.eagle_heads import HIDDEN, eagle3
-from tests.helpers.head_formats import IDS, SAMPLES, folder_of, speculators_eagle3, speculators_mtp, speculators_peagle
+from tests.helpers.eagle_heads import HIDDEN, eagle3, target_of
+from tests.helpers.head_formats import (
+    IDS,
+    SAMPLES,
+    folder_of,
+    gemma_assistant,
+    gemma_target,
+    speculators_eagle3,
+    speculators_mtp,
+    speculators_peagle,
+)
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 PROMPTS = [each["text"] for kind in prompts_file()["kinds"] for each in kind["prompts"]]
@@ -114,6 +123,15 @@ def test_a_folder_of_speculators_is_read_along_a_text_by_the_method_that_drives_
     check_along(proposer, target, [*islice(cycle(IDS), 24)], 8, 4, Sampling())
 
 
+def test_an_assistant_of_gemma_4_is_read_along_a_text_by_its_folder_alone(tmp_path):
+    small = target_of(vocab_size=320)
+    target = gemma_target(small)
+    folder = folder_of(tmp_path / "head", *gemma_assistant(small))
+    assert load_draft(folder, ModelPool(allow_any=True), target).setup.method.name == "assistant"
+    proposer = load_draft(f"assistant:{folder}", ModelPool(allow_any=True), target)
+    check_along(proposer, target, [*islice(cycle(IDS), 24)], 8, 4, Sampling())
+
+
 def test_a_head_whose_settings_name_a_plain_llama_is_read_along_a_text_by_its_tensors(tmp_path):
     """The EAGLE authors' own layout."""
     pool = ModelPool(allow_any=True)
@@ -127,8 +145,8 @@ def test_a_head_whose_settings_name_a_plain_llama_is_read_along_a_text_by_its_te
 def test_a_head_that_no_method_runs_is_called_what_it_is(tmp_path):
     pool = ModelPool(allow_any=True)
     target = pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
-    folder = folder_of(tmp_path / "head", *SAMPLES["Gemma 4's assistant"](target))
-    with pytest.raises(SpecvizError, match="head is Gemma 4's assistant"):
+    folder = folder_of(tmp_path / "head", *SAMPLES["DSpark, DeepSpec"](target))
+    with pytest.raises(SpecvizError, match="head is a DSpark head"):
         load_draft(folder, pool, target)
 
 

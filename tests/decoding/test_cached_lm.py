@@ -206,6 +206,23 @@ def test_an_exit_leaves_the_whole_models_rows_exact(family):
     assert lm.fed - before == 1 + len(TREE)
 
 
+# Keys and values
+
+
+@ENDS_OF_A_STEP
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_layers_keys_and_values_after_a_step_equal_those_of_a_full_forward(family, draft, kept):
+    lm, cache = reader(family), DynamicCache()
+    lm.forward(PROMPT, draft)
+    text = PROMPT + kept
+    with torch.inference_mode():
+        lm.model(torch.tensor([text[:-1]]), **asked_of(lm.model, cache))
+    for layer, stored in enumerate(cache.layers):
+        keys, values = lm.rows(text, layer)
+        torch.testing.assert_close(keys, stored.keys, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(values, stored.values, rtol=1e-3, atol=1e-4)
+
+
 # Hidden states
 
 

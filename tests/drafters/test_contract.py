@@ -31,7 +31,7 @@ PROMPT = [0, 2, 1, 0, 3, 2, 1, 0]
 PLAIN, GREEDY = Sampling(), Sampling(0.0)
 SAME, WRONG = 1e-12, 1e-3
 MOST_EVIDENCE = 6_000  # characters of JSON, texts of tokens included
-ROUNDING = {"mtp": 1e-8}  # the norms of its target are made in float32
+ROUNDING = {"mtp": 1e-8, "assistant": 1e-8}  # the norms of their targets are made in float32
 PAIRS = [(method, rule) for method in METHODS.values() for rule in method.rules]
 LOSSLESS = [(method, rule) for method, rule in PAIRS if RULES[rule].lossless]
 GREEDY_EXACT = [(method, rule) for method, rule in PAIRS if RULES[rule].lossless or rule == "typical"]
@@ -517,7 +517,9 @@ def without_times(steps):
 
 # Live switches
 
-ON_ONE_TARGET = [name for name in EXACT if name != "mtp"]
+OF_THEIR_TARGETS = {"mtp", "assistant"}
+"""Methods that draft for models of their own kinds."""
+ON_ONE_TARGET = [name for name in EXACT if name not in OF_THEIR_TARGETS]
 
 
 def visits(names):
@@ -557,7 +559,7 @@ def bundled_run(bench, method, **values):
     )
 
 
-BUNDLED = pytest.mark.parametrize("name", [name for name in METHODS if name != "mtp"])
+BUNDLED = pytest.mark.parametrize("name", [name for name in METHODS if name not in OF_THEIR_TARGETS])
 
 
 @BUNDLED

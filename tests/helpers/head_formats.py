@@ -9,8 +9,10 @@ import math
 import torch
 from safetensors.torch import save_file
 
+from specviz.models.pool import ModelPool
 from tests.helpers import eagle_heads
 from tests.helpers.eagle_heads import HIDDEN, SIZES, _random, eagle, eagle3
+from tests.helpers.tiny_models import tiny_tokenizer
 
 HEAD = 8  # the size of an attention head of the Qwen3 heads, not HIDDEN / heads
 IDS = [1, 2, 5, 7, 11]
@@ -254,6 +256,23 @@ def _foreign(config, *names):
     return lambda target: (config, {name: torch.ones(2, 2) for name in names})
 
 
+def gemma_target(target):
+    """A Gemma 4 with as many tokens as the target."""
+    from tests.helpers.gemma_assistants import tiny_target  # skips where this transformers knows no assistant
+
+    model = tiny_target(vocab_size=target.info.vocab_size)
+    return ModelPool(allow_any=True).load((model, tiny_tokenizer(320)))
+
+
+def gemma_assistant(target):
+    """For `gemma_target`."""
+    from tests.helpers.gemma_assistants import settings_of, tiny_assistant
+
+    model = gemma_target(target).model
+    state = tiny_assistant(model).state_dict()
+    return settings_of(model), {name: each for name, each in state.items() if name != "lm_head.weight"}
+
+
 EAGLE3_NORMS = {"norm_before_residual": True, "fc_norm": True, "norm_output": True}
 OF_A_BLOCK = {"block_size": 8, "mask_token_id": 3, "target_layer_ids": [1, 3]}
 SAMPLES = {
@@ -281,7 +300,7 @@ SAMPLES = {
     "DSpark, DeepSpec": _foreign(
         {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "markov_rank": 4, **OF_A_BLOCK}, "fc.weight"
     ),
-    "Gemma 4's assistant": _foreign({"model_type": "gemma4_assistant", "backbone_hidden_size": 16}, "pre.weight"),
+    "Gemma 4's assistant": gemma_assistant,
     "DFlash, z-lab": _foreign({"dflash_config": {"target_layer_ids": [1]}, "block_size": 8}, "fc.weight"),
     "MTP in the model": _foreign({"num_nextn_predict_layers": 1}, "model.layers.0.mlp.weight", "mtp.fc.weight"),
 }

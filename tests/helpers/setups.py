@@ -19,6 +19,7 @@ from specviz.decoding.cached_lm import CachedLM
 from specviz.decoding.engine import Plan
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
+from specviz.drafters.assistant import heads as assistant_heads
 from specviz.drafters.eagle import heads as eagle_heads
 from specviz.drafters.heads import LoadedHeads
 from specviz.drafters.markov import MarkovBias
@@ -83,8 +84,20 @@ def _eagle(method, vocab_size, dtype, limit) -> Setup:
     return _headed(method, vocab_size, dtype, limit, lambda target: eagle_heads.read(*eagle(target), target)[0])
 
 
-def _headed(method, vocab_size, dtype, limit, make: Callable[[LoadedModel], torch.nn.Module]) -> Setup:
-    setup = _plain(method, vocab_size, dtype, limit, {"heads": "heads"})
+def _assistant(method, vocab_size, dtype, limit) -> Setup:
+    from tests.helpers.gemma_assistants import settings_of, tiny_assistant, tiny_target  # skips where none is known
+
+    model = tiny_target(vocab_size=vocab_size, dtype=dtype)
+    state = tiny_assistant(model).state_dict()
+    target = _loaded("target", model, CHARACTERS[:vocab_size], limit)
+    make = assistant_heads.read
+    return _headed(method, vocab_size, dtype, limit, lambda target: make(settings_of(model), state, target)[0], target)
+
+
+def _headed(
+    method, vocab_size, dtype, limit, make: Callable[[LoadedModel], torch.nn.Module], target: LoadedModel | None = None
+) -> Setup:
+    setup = _plain(method, vocab_size, dtype, limit, {"heads": "heads"}, target)
     module = make(setup.target).eval().requires_grad_(False)
     return replace(setup, heads=LoadedHeads("heads", method.name, module, LoadReport((), (), ())))
 
@@ -117,6 +130,7 @@ _MAKERS: Mapping[str, Callable[..., Setup]] = {
     "tree": _tree,
     "medusa": _medusa,
     "eagle": _eagle,
+    "assistant": _assistant,
     "mtp": _mtp,
     "staged": _staged,
     "cross_vocabulary": _foreign,

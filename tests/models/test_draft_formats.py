@@ -20,7 +20,6 @@ FOREIGN = {
     "DFlash, transformers": "a DFlash assistant, as transformers runs it .speculation_type='dflash'.",
     "DFlash, Open Spec Config": "a head in the Open Spec Config .method: 'dflash'.",
     "DSpark, DeepSpec": "a DSpark head, as DeepSpec writes it",
-    "Gemma 4's assistant": "Gemma 4's assistant, a head that reads the target's own keys and values",
 }
 
 
@@ -38,7 +37,9 @@ def test_what_no_method_runs_is_named_where_a_model_is_wanted_even_with_a_tokeni
         ModelFolder(tmp_path / "held", "held")
 
 
+ASSISTANT = "Gemma 4's assistant, a head that reads the target's own keys and values"
 HEADS = {
+    "Gemma 4's assistant": (SAMPLES["Gemma 4's assistant"], ASSISTANT, "assistant"),
     "EAGLE-1": (eagle, "an EAGLE head", "eagle"),
     "EAGLE-3": (lambda target: eagle3(target, [1, 2, 5]), "an EAGLE head", "eagle"),
     "speculators": (speculators_eagle3, "a head in the format speculators eagle3", "eagle"),
@@ -73,8 +74,12 @@ def test_a_model_is_no_head(family):
 
 NO_OWN_INPUTS = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "num_kv_shared_layers": 30}
 ASSISTANTS = {
-    "gemma4_assistant": ("Gemma 4's assistant", {"text_config": {"model_type": "gemma4_text", **NO_OWN_INPUTS}}),
-    "muse_glimmer_assistant": ("a DFlash assistant", {}),
+    "gemma4_assistant": (
+        "Gemma 4's assistant",
+        "assistant",
+        {"text_config": {"model_type": "gemma4_text", **NO_OWN_INPUTS}},
+    ),
+    "muse_glimmer_assistant": ("a DFlash assistant", "", {}),
 }
 
 
@@ -82,8 +87,10 @@ ASSISTANTS = {
 def test_the_assistants_of_transformers_are_told_by_the_settings_that_it_saves(kind):
     if kind not in CONFIG_MAPPING:
         pytest.skip("this transformers does not know it")
-    words, settings = ASSISTANTS[kind]
-    assert words in draft_format(CONFIG_MAPPING[kind](**settings).to_dict()).name
+    words, method, settings = ASSISTANTS[kind]
+    told = draft_format(CONFIG_MAPPING[kind](**settings).to_dict())
+    assert words in told.name
+    assert told.method == method
 
 
 def test_settings_and_files_that_cannot_be_read_tell_nothing(tmp_path):

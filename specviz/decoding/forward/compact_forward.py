@@ -144,6 +144,10 @@ class Compact:
     def clear(self) -> None:
         """Does nothing: rows that are read no more are written over."""
 
+    def rows(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
+        keys, values = self._rows.rows[:, layer, None, :, :end]
+        return keys, values
+
     def keep(self, start: int, end: int, source: Tensor | None) -> int:
         if source is not None:
             rows = self._rows.rows

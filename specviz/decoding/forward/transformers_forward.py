@@ -60,6 +60,9 @@ class Forward(Protocol):
         Returns how many it holds now: fewer, where the model keeps a state. Then the others must be read again.
         """
 
+    def rows(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
+        """Views of a layer's first `end` keys and values, [1, heads, end, width] each."""
+
     def clear(self) -> None:
         """Drops all rows; an exit drops only its own."""
 
@@ -154,6 +157,10 @@ class TransformersForward:
         self.cache = cache_of_states(self._model) if self.keeps_state else DynamicCache()
         self._copies = StateCopies(self.cache)
         self._num_rows = 0
+
+    def rows(self, layer: int, end: int) -> tuple[Tensor, Tensor]:
+        stored = self.cache.layers[layer]
+        return stored.keys[..., :end, :], stored.values[..., :end, :]
 
     def keep(self, start: int, end: int, source: Tensor | None) -> int:
         if self.keeps_state:

@@ -16,7 +16,8 @@ from specviz.models.files.hub import head_files
 SPECULATORS = ("eagle3", "peagle", "mtp")
 """The formats of speculators that are read, by their own names; the method eagle drives them all."""
 MOST_CONFIG_BYTES = 2**20
-_GEMMA_ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
+GEMMA_ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
+"""The kinds of models, by transformers' names, that draft for a Gemma 4 over its keys and values."""
 _OF_A_BLOCK = {"block_size", "mask_token_id", "target_layer_ids"}
 _EAGLE = re.compile(r"(?:model\.)?(?:midlayer|layers\.0)\..*")
 _MEDUSA = re.compile(
@@ -38,6 +39,9 @@ def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> D
         return DraftFormat(foreign)
     if (kind := config.get("speculators_model_type")) is not None:
         return DraftFormat(f"a head in the format speculators {kind}", "eagle")
+    if config.get("model_type") in GEMMA_ASSISTANTS:
+        name = "Gemma 4's assistant, a head that reads the target's own keys and values"
+        return DraftFormat(name, "assistant")
     if any(map(_MEDUSA.fullmatch, names)):
         return DraftFormat("a set of Medusa heads", "medusa")
     has_fc = not {"fc.weight", "model.fc.weight"}.isdisjoint(names)
@@ -49,14 +53,12 @@ def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> D
 def _foreign(config: Mapping[str, object]) -> str:
     """The name of a format that no method runs; "" for any other.
 
-    Sources: transformers configuration_gemma4_assistant.py and candidate_generator.py (DFlashTokenCandidateGenerator
-    reads these settings of an assistant), speculators open_spec_config.py, DeepSpec modeling/dspark/qwen3/config.py.
+    Sources: transformers candidate_generator.py (DFlashTokenCandidateGenerator reads these settings of an assistant),
+    speculators open_spec_config.py, DeepSpec modeling/dspark/qwen3/config.py.
     """
     kind = config.get("speculators_model_type")
     if kind is not None and kind not in SPECULATORS:
         return f"a head in the format speculators {kind!r:.40}"
-    if config.get("model_type") in _GEMMA_ASSISTANTS:
-        return "Gemma 4's assistant, a head that reads the target's own keys and values"
     spec = config.get("speculative_config")
     method = spec.get("method") if isinstance(spec, Mapping) else None
     has_method = isinstance(spec, Mapping) and "method" in spec
