@@ -17,6 +17,7 @@ _MODULES = (
     "eagle",
     "assistant",
     "mtp",
+    "block",
     "staged",
     "lookahead",
     "cross_vocabulary",

@@ -24,7 +24,7 @@ from specviz.models.memory import products
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.settings import settings
 
-KINDS = ("medusa", "eagle", "assistant")
+KINDS = ("medusa", "eagle", "block", "assistant")
 """The kinds of heads. `heads.py` in the folder of a kind has `read`, which makes heads from a checkpoint, and IGNORED,
 which matches the tensors that nothing needs."""
 MOST_PADDING = 1024  # rows at the end of a table that belong to no token

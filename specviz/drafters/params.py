@@ -134,6 +134,16 @@ def split_names(value: str) -> list[str]:
 
 
 TOP, DRAWN = "top", "drawn"
+TRAINED, LEFT_OUT = "on", "off"
+MARKOV = Choice(
+    "bias",
+    "Markov bias",
+    TRAINED,
+    "Heads guess without seeing each other's guesses. A bias by the token before each guess mends that, where the "
+    "heads were given one; others draft the same either way.",
+    {TRAINED: "as trained", LEFT_OUT: "left out"},
+)
+"""The bias of heads that guess all depths at once (DSpark, arXiv:2607.05147)."""
 
 
 def drawn_or_top(top: str, drawn: str, *of_trees: Param) -> tuple[Param, ...]:

@@ -157,6 +157,13 @@ HEADS: Mapping[str, CatalogHeads] = {
             is_bundled=True,
         ),
         CatalogHeads(
+            "fable-block",
+            "Fable, a head for blocks at once (bundled)",
+            "block",
+            "fable-target",
+            is_bundled=True,
+        ),
+        CatalogHeads(
             "smol-eagle", "SmolLM2, an EAGLE-3 head (bundled)", "eagle", REAL, is_bundled=True
         ),
         CatalogHeads(

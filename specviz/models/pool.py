@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from specviz.decoding.cached_lm import CachedLM, prove_model
@@ -451,7 +451,14 @@ def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
 def bytes_per_token(model: PreTrainedModel) -> int:
     """The bytes of the keys and values of one token, over all layers."""
     config = model.config.get_text_config(decoder=True)
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    num_key_heads = getattr(config, "num_key_value_heads", None) or heads
-    return 2 * config.num_hidden_layers * num_key_heads * width * model.dtype.itemsize
+    layers = [config] * config.num_hidden_layers
+    if getattr(config, "is_heterogeneous", False):  # as Gemma 4's: each layer has sizes of its own
+        layers = config.per_layer_config
+    return 2 * model.dtype.itemsize * sum(map(_num_keys, layers))
+
+
+def _num_keys(layer: PreTrainedConfig) -> int:
+    """The numbers in a layer's keys of one token."""
+    heads = layer.num_attention_heads
+    width = getattr(layer, "head_dim", None) or layer.hidden_size // heads
+    return width * (getattr(layer, "num_key_value_heads", None) or heads)

@@ -16,7 +16,7 @@ from specviz.errors import SpecvizError
 CONFIGS = Path(__file__).parent / "configs"
 EDITIONS = ("full", "two-cores")
 LOSSES = ("total_variation", "forward_kl", "reverse_kl")
-HEAD_KINDS = ("medusa", "eagle")
+HEAD_KINDS = ("medusa", "eagle", "block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,14 @@ class Heads:
     """Draft heads on the frozen target: `kind` is medusa (`num_heads` of them) or eagle (one layer like the target's).
 
     `own_output`: every Medusa head has an output matrix of its own, as the public checkpoints do; else they use the
-    target's (EAGLE always does). `bias`: what is fitted to Medusa's heads when they are finished."""
+    target's (the others always do). A block drafts `num_heads` tokens at once, with `num_layers` layers of this
+    `intermediate_size`. `bias`: what is fitted to Medusa's heads when they are finished."""
 
     kind: str
     num_heads: int
     own_output: bool
+    num_layers: int | None = None
+    intermediate_size: int | None = None
     bias: BiasRecipe | None = None
 
     def __post_init__(self) -> None:

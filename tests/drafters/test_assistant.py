@@ -20,8 +20,11 @@ from specviz.drafters.none import NoDraft
 from specviz.drafters.policy import Confidence, Heuristic
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
+from specviz.request import Request
 from specviz.rules import RULES
+from specviz.session.run import open_run
 from specviz.session.setup import gather
+from specviz.session.workbench import Workbench
 from tests.helpers.gemma_assistants import (
     WINDOW,
     fed_logits,
@@ -31,6 +34,7 @@ from tests.helpers.gemma_assistants import (
     transformers_draft,
 )
 from tests.helpers.head_formats import folder_of
+from tests.helpers.runs import finish
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
 RULE = RULES["speculative_sampling"]
@@ -39,7 +43,7 @@ GREEDY = Sampling(temperature=0)
 TARGETS = {
     "every layer stores": {},
     "the last layers share": {"num_kv_shared_layers": 2},
-    "keys that are values": {"attention_k_eq_v": True},
+    "keys that are values": {"attention_k_eq_v": True, "num_global_key_value_heads": 1},
     "unified": {"family": "gemma4_unified_text"},
 }
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))
@@ -201,6 +205,20 @@ def test_a_folder_that_transformers_saved_drafts_as_the_assistant_that_was_saved
         assert_close(torch.stack(draft.logits), logits)
 
 
+def test_a_run_by_name_records_what_it_was_made_with_and_writes_the_targets_own_text(tmp_path):
+    model, assistant = pair(vocab_size=320)
+    model.name_or_path = "target"
+    bench = Workbench(ModelPool(10**9, allow_any=True))
+    bench.pool.load((model, tiny_tokenizer(320)))
+    params = {"heads": saved(tmp_path / "h", assistant)}
+    asked = {"prompt": "the fox and the dog", "target": "target", "max_new_tokens": 12, "temperature": 0.0}
+    made = finish(open_run(Request(method="assistant", draft=None, params=params, **asked), bench=bench))
+    assert made.steps[0].settings.params["heads"] == "h"
+    ids = torch.tensor([[token.id for token in made.header.prompt.tokens]])
+    theirs = model.generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert [token.id for token in made.tokens] == theirs[0, ids.shape[1] :].tolist()
+
+
 def test_an_assistant_takes_the_number_format_of_its_target(tmp_path):
     model, assistant = pair(vocab_size=320)
     folder = saved(tmp_path / "h", assistant)
@@ -222,11 +240,7 @@ REFUSED = {
     "quantised": ({"quantization_config": {"quant_method": "fp8"}}, {}, "its weights are quantised"),
     "layers without end": ({"text_config": {"num_hidden_layers": 10**9}}, {}, "at most 1,024 layers"),
     "settings that contradict": ({"text_config": {"num_attention_heads": "two"}}, {}, "num_attention_heads must be"),
-    "no window": (
-        {"text_config": {"sliding_window": None}},
-        {},
-        "sliding_window .* must be a whole number .* .got None",
-    ),
+    "no window": ({"text_config": {"sliding_window": 0}}, {}, "sliding_window .* from 1 to .* .got 0"),
     "unequal groups": ({"use_ordered_embeddings": True, "num_centroids": 60}, {}, "divide its 320 tokens .got 60"),
     "no groups": ({"use_ordered_embeddings": True, "num_centroids": 0}, {}, "num_centroids .* from 1 to 320 .got 0"),
     "more groups than there are": (

@@ -298,7 +298,7 @@ REFUSED = {
     "d2t of zeros": (with_tensor("d2t", torch.zeros(3).long()), "d2t is all zeros: it must say which 3 of .* 12"),
     "a mask without a token": (
         with_tensor("mask_hidden", torch.zeros(1, 3 * HIDDEN)),
-        "P-EAGLE. behind a mask token, which its config.json must name .as mask_token_id, pard_token, ptd_token_id.",
+        "behind a mask token, which its config.json must name .as mask_token_id, pard_token, ptd_token_id.",
     ),
     "d2t too far": (with_tensor("d2t", torch.tensor([0, 0, 99])), "d2t must lead"),
     "d2t twice the same": (with_tensor("d2t", torch.tensor([1, 0, 0])), "d2t must lead"),

@@ -48,10 +48,11 @@ def tiny_target(vocab_size=32, dtype=torch.float32, seed=5, family="gemma4_text"
 def settings_of(target, *, layers=2, ordered=False, **config):
     """config.json of an assistant that is narrower than its target, of another depth and with another window."""
     text = json.loads(target.config.to_json_string(use_diff=False))
-    text.pop("per_layer_config", None)  # made of the sizes again
+    own = text["per_layer_config"]  # of every second layer, as in MIXED
+    text["per_layer_config"] = {layer: sizes for layer, sizes in own.items() if int(layer) < layers}
     text |= {"hidden_size": 12, "intermediate_size": 24, "num_hidden_layers": layers, "layer_types": MIXED[-layers:]}
     text |= {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "num_kv_shared_layers": layers}
-    text |= {"head_dim": 8, "global_head_dim": 16, "num_attention_heads": 2}
+    text |= {"head_dim": 8, "num_attention_heads": 2}
     kind = target.config.model_type.replace("_text", "_assistant")
     groups = {"num_centroids": 4, "centroid_intermediate_top_k": 2} if ordered else {}
     whole = {"model_type": kind, "backbone_hidden_size": target.config.hidden_size, "text_config": text}

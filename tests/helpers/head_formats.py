@@ -155,6 +155,79 @@ def medusa(target):
     }
 
 
+BLOCK_LAYERS = (1, 3)  # of the target, counted from 0
+BLOCK = {"block_size": 5, "mask_token_id": 3}
+
+
+def dflash(target, seed=11):
+    """z-lab's layout: the target's own table and output matrix."""
+    config = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        **SIZES,
+        "head_dim": HEAD,
+        "num_hidden_layers": 2,
+        "num_target_layers": 8,
+        "vocab_size": target.info.vocab_size,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500.0,
+        "block_size": BLOCK["block_size"],
+        "dflash_config": {"mask_token_id": BLOCK["mask_token_id"], "target_layer_ids": list(BLOCK_LAYERS)},
+    }
+    return config, _block_state(seed)
+
+
+def _block_state(seed):
+    random = _random(seed)
+    state = {"fc.weight": random(HIDDEN, len(BLOCK_LAYERS) * HIDDEN)}
+    state |= {f"{name}.weight": 1 + random(HIDDEN) for name in ("hidden_norm", "norm")}
+    return state | layer("layers.0.", random) | layer("layers.1.", random)
+
+
+def speculators_dflash(target, seed=11):
+    """The same head as speculators writes it, for every token of the target."""
+    config = settings(target, "dflash", layers=2, draft_vocab_size=target.info.vocab_size, **BLOCK)
+    return {**config, "aux_hidden_state_layer_ids": [each + 1 for each in BLOCK_LAYERS]}, _block_state(seed)
+
+
+def transformers_dflash(target, seed=11):
+    """The same head as transformers' own assistants are stored."""
+    config, state = dflash(target, seed)
+    config = {**config, **BLOCK, "model_type": "muse_glimmer_assistant", "architectures": ["MuseGlimmerAssistantModel"]}
+    config["target_layer_ids"] = config.pop("dflash_config")["target_layer_ids"]
+    state["encoder.fc.weight"] = state.pop("fc.weight")
+    state["encoder.output_norm_enc.weight"] = state.pop("hidden_norm.weight")
+    return config, state
+
+
+def dspark(target, seed=11, rank=4):
+    """DeepSpec's layout: the first drafted token is read at the anchor's own place."""
+    config, state = dflash(target, seed)
+    config = {
+        **config,
+        **BLOCK,
+        "architectures": ["Qwen3DSparkModel"],
+        "markov_rank": rank,
+        "markov_head_type": "vanilla",
+    }
+    config["target_layer_ids"] = config.pop("dflash_config")["target_layer_ids"]
+    return config, state | _markov_state(target, seed, rank)
+
+
+def speculators_dspark(target, seed=11, rank=4):
+    config, state = speculators_dflash(target, seed)
+    config |= {"speculators_model_type": "dspark", "markov_rank": rank, "sample_from_anchor": True}
+    return config, state | _markov_state(target, seed, rank)
+
+
+def _markov_state(target, seed, rank):
+    random = _random(seed + 1)
+    names = ("markov_head.markov_w1.weight", "markov_head.markov_w2.weight")
+    return {name: random(target.info.vocab_size, rank) for name in names} | {
+        "confidence_head.proj.weight": random(1, 4)
+    }
+
+
 class PlainHead:
     """The formats' definitions as one pass over whole matrices, in float64, without a cache."""
 
@@ -274,7 +347,6 @@ def gemma_assistant(target):
 
 
 EAGLE3_NORMS = {"norm_before_residual": True, "fc_norm": True, "norm_output": True}
-OF_A_BLOCK = {"block_size": 8, "mask_token_id": 3, "target_layer_ids": [1, 3]}
 SAMPLES = {
     "EAGLE-1, EAGLE-2": eagle,
     "EAGLE-3": lambda target: eagle3(target, IDS),
@@ -284,11 +356,11 @@ SAMPLES = {
     "speculators `mtp`": speculators_mtp,
     "Medusa": medusa,
     "Medusa, vLLM": vllm_medusa,
-    "speculators `dflash`": _foreign({"speculators_model_type": "dflash", "block_size": 8}, "fc.weight"),
-    "speculators `dspark`": _foreign({"speculators_model_type": "dspark", "markov_rank": 4}, "fc.weight"),
+    "speculators `dflash`": speculators_dflash,
+    "speculators `dspark`": speculators_dspark,
     "EAGLE-3, DeepSpec": deepspec_eagle3,
     "P-EAGLE": lambda target: peagle_outside(*speculators_peagle(target)),
-    "DFlash, transformers": _foreign({"model_type": "muse_glimmer_assistant", **OF_A_BLOCK}, "encoder.fc.weight"),
+    "DFlash, transformers": transformers_dflash,
     "DFlash, Open Spec Config": _foreign(
         {
             "open_spec_config_version": "0.0.0",
@@ -297,10 +369,8 @@ SAMPLES = {
         },
         "fc.weight",
     ),
-    "DSpark, DeepSpec": _foreign(
-        {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "markov_rank": 4, **OF_A_BLOCK}, "fc.weight"
-    ),
+    "DSpark, DeepSpec": dspark,
     "Gemma 4's assistant": gemma_assistant,
-    "DFlash, z-lab": _foreign({"dflash_config": {"target_layer_ids": [1]}, "block_size": 8}, "fc.weight"),
+    "DFlash, z-lab": dflash,
     "MTP in the model": _foreign({"num_nextn_predict_layers": 1}, "model.layers.0.mlp.weight", "mtp.fc.weight"),
 }

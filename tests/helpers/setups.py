@@ -20,6 +20,7 @@ from specviz.decoding.engine import Plan
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.assistant import heads as assistant_heads
+from specviz.drafters.block import heads as block_heads
 from specviz.drafters.eagle import heads as eagle_heads
 from specviz.drafters.heads import LoadedHeads
 from specviz.drafters.markov import MarkovBias
@@ -29,6 +30,7 @@ from specviz.models.files.checkpoint import LoadReport
 from specviz.models.pool import LoadedModel, ModelPool
 from specviz.session.setup import Setup
 from tests.helpers.eagle_heads import HIDDEN, eagle
+from tests.helpers.head_formats import speculators_dflash
 from tests.helpers.tiny_models import CONTEXT_LIMIT, tiny
 
 FEW = 3  # tokens of a vocabulary whose every outcome is enumerated: drafts are made small there
@@ -84,6 +86,15 @@ def _eagle(method, vocab_size, dtype, limit) -> Setup:
     return _headed(method, vocab_size, dtype, limit, lambda target: eagle_heads.read(*eagle(target), target)[0])
 
 
+def _block(method, vocab_size, dtype, limit) -> Setup:
+    def make(target):
+        config, state = speculators_dflash(target)
+        config |= {"mask_token_id": 1, "aux_hidden_state_layer_ids": [0, 1]}
+        return block_heads.read(config, state, target)[0]
+
+    return _headed(method, vocab_size, dtype, limit, make)
+
+
 def _assistant(method, vocab_size, dtype, limit) -> Setup:
     from tests.helpers.gemma_assistants import settings_of, tiny_assistant, tiny_target  # skips where none is known
 
@@ -131,6 +142,7 @@ _MAKERS: Mapping[str, Callable[..., Setup]] = {
     "medusa": _medusa,
     "eagle": _eagle,
     "assistant": _assistant,
+    "block": _block,
     "mtp": _mtp,
     "staged": _staged,
     "cross_vocabulary": _foreign,

@@ -11,15 +11,19 @@ from specviz.errors import SpecvizError
 from specviz.models.files.draft_formats import draft_format, format_of
 from specviz.models.folder import ModelFolder
 from tests.helpers.eagle_heads import eagle, eagle3, target_of
-from tests.helpers.head_formats import SAMPLES, folder_of, speculators_eagle3, vllm_medusa
+from tests.helpers.head_formats import (
+    SAMPLES,
+    dflash,
+    dspark,
+    folder_of,
+    speculators_dflash,
+    speculators_eagle3,
+    vllm_medusa,
+)
 from tests.helpers.tiny_models import FAMILIES, tiny, tiny_tokenizer
 
 FOREIGN = {
-    "speculators `dflash`": "a head in the format speculators 'dflash'",
-    "DFlash, z-lab": "a DFlash head",
-    "DFlash, transformers": "a DFlash assistant, as transformers runs it .speculation_type='dflash'.",
     "DFlash, Open Spec Config": "a head in the Open Spec Config .method: 'dflash'.",
-    "DSpark, DeepSpec": "a DSpark head, as DeepSpec writes it",
 }
 
 
@@ -44,6 +48,9 @@ HEADS = {
     "EAGLE-3": (lambda target: eagle3(target, [1, 2, 5]), "an EAGLE head", "eagle"),
     "speculators": (speculators_eagle3, "a head in the format speculators eagle3", "eagle"),
     "Medusa": (vllm_medusa, "a set of Medusa heads", "medusa"),
+    "DFlash": (dflash, "a DFlash head", "block"),
+    "DSpark": (dspark, "a DSpark head", "block"),
+    "speculators dflash": (speculators_dflash, "a head in the format speculators dflash", "block"),
 }
 
 
@@ -79,7 +86,7 @@ ASSISTANTS = {
         "assistant",
         {"text_config": {"model_type": "gemma4_text", **NO_OWN_INPUTS}},
     ),
-    "muse_glimmer_assistant": ("a DFlash assistant", "", {}),
+    "muse_glimmer_assistant": ("a DFlash head", "block", {}),
 }
 
 

@@ -25,6 +25,7 @@ from specviz.models import memory
 from specviz.models.catalog import default_pair, resolve
 from specviz.models.folder import check_kind
 from specviz.models.pool import ModelPool, bytes_per_token, check_pair
+from tests.helpers.tiny_classes import tiny_of
 from tests.helpers.tiny_models import (
     CONTEXT_LIMIT,
     FAMILIES,
@@ -398,7 +399,14 @@ def test_out_of_memory_is_said(pool, folder, monkeypatch):
 
 @pytest.mark.parametrize(("family", "heads"), [*((family, 4) for family in FAMILIES), ("llama", 2), ("gemma2", 1)])
 def test_the_bytes_of_a_token_are_those_that_its_cache_takes(family, heads):
-    model = tiny(family, num_key_value_heads=heads)
+    assert_takes_its_bytes(tiny(family, num_key_value_heads=heads))
+
+
+def test_the_bytes_of_a_token_are_summed_over_layers_of_different_sizes():
+    assert_takes_its_bytes(tiny_of("gemma4_text"))
+
+
+def assert_takes_its_bytes(model):
     cache = DynamicCache()
     model(torch.arange(3, 10)[None], **asked_of(model, cache))
     held = sum(rows.nbytes for layer in cache.layers for rows in (layer.keys, layer.values))

@@ -281,7 +281,7 @@ def test_a_recipe_with_both_shape_and_heads_is_refused():
 
 
 def test_a_recipe_that_names_what_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match=r"medusa, eagle \(got 'medussa'\)"):
+    with pytest.raises(ValueError, match=r"medusa, eagle, block \(got 'medussa'\)"):
         replace(MEDUSA.heads, kind="medussa")
     with pytest.raises(ValueError, match=r"total_variation.*got 'kl'"):
         replace(DISTILLED.distillation, loss="kl")

@@ -212,6 +212,17 @@ def _attend(
     return layer.o(out.transpose(1, 2).reshape(len(x), -1))
 
 
+def store_rows(layer: DecoderLayer, x: Tensor, rotation: Rotation, views: Views) -> None:
+    """Stores the keys and values of x [n, H], which the layer takes as it is, as new rows."""
+    shape = len(x), -1, layer.width
+    keys = layer.k(x).view(shape)  # [n, key heads, width]
+    if layer.k_norm is not None:
+        keys = layer.k_norm(keys)
+    _, _, new_keys, new_values = views
+    new_keys.copy_(_rotate(keys, rotation).transpose(0, 1))
+    new_values.copy_(layer.v(x).view(shape).transpose(0, 1))
+
+
 def _put(stored: Tensor, new: Tensor, places: Tensor | None) -> None:
     """Writes new rows [heads, n, width] to their places among the stored ones; None: they are all of them."""
     if places is None:

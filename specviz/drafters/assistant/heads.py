@@ -41,6 +41,8 @@ class Assistant(nn.Module):
         super().__init__()
         self.model = model
         self.layers = layers
+        self.num_choices: int = model.vocab_size
+        """How many tokens it can propose."""
 
     def masks(self, places: Tensor, num_rows: int) -> Mapping[str, Tensor]:
         """What tokens at these places [S] see of the target's rows: [1, 1, S, num_rows] by kind of attention.

@@ -37,7 +37,14 @@ from specviz.models.pool import LoadedModel
 
 IGNORED = r"(.*\.)?rotary_emb\.inv_freq|verifier_(norm|lm_head)\.weight"
 """Names of tensors that nothing needs. The last two are copies of the target's tensors, used in training."""
-_BY_ID = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
+_BY_ID = (
+    "embed_tokens.weight",
+    "lm_head.weight",
+    "markov.embed.weight",
+    "markov.0.weight",
+    "d2t",
+    "t2d",
+)
 _PLAIN = Layout(EAGLE3, {}, {})
 
 
@@ -313,12 +320,25 @@ def read(
     Missing tensors stay on the meta device. Raises SpecvizError for a head that does not fit.
     """
     layout = find_layout(config, state, target)
+    layers = (fused_layers(layout, target),) if layout.kind == EAGLE3 else ()
+    return make_head(_HEADS[layout.kind], layout, layers, state, target)
+
+
+def make_head(
+    kind: type[EagleHead],
+    layout: Layout,
+    layers: tuple[tuple[int, ...], ...],
+    state: Mapping[str, Tensor],
+    target: LoadedModel,
+) -> tuple[EagleHead, LoadReport]:
+    """Makes a head of this kind from a checkpoint's tensors.
+
+    layers: nothing, or the target's states that an Eagle3Head reads.
+    """
     shape = shape_of(layout, target)
-    is_third = layout.kind == EAGLE3
-    layers = (fused_layers(layout, target),) if is_third else ()
-    make = _HEADS[layout.kind]
-    with torch.device("meta"):  # Eagle3Head takes the layers as well
-        head = make(shape, target, layout, _parts(layout), *layers)  # ty: ignore[too-many-positional-arguments]
+    is_third = issubclass(kind, Eagle3Head)
+    with torch.device("meta"):
+        head = kind(shape, target, layout, _parts(layout), *layers)  # ty: ignore[too-many-positional-arguments]
     like = torch.empty(0, dtype=target.model.dtype, device=target.model.device)
     num_rows = layout.vocabulary(target)
     num_ids = min(num_rows, target.info.vocab_size)
@@ -334,7 +354,7 @@ def read(
     if is_third and "lm_head.weight" in missing and (layout.of_speculators or is_whole):
         is_tied = not layout.of_speculators and layout.flag("tie_word_embeddings")
         head.borrow_output(is_tied=is_tied)
-        if not head.lm_head.weight.is_meta:
+        if head.lm_head is None or not head.lm_head.weight.is_meta:
             missing = tuple(name for name in missing if name != "lm_head.weight")
     head.rotary = LlamaRotaryEmbedding(shape).to(like.device)  # stays in float32
     taken = sorted(key for key in keys.unused if layout.names[key] in taken_names)

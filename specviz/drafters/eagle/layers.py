@@ -1,6 +1,6 @@
 """The decoder layers of EAGLE heads as modules, and the rows that a head has read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +16,19 @@ from specviz.decoding.forward.attention import for_shared_keys
 from specviz.decoding.forward.decoder_layers import (
     FIXED_ROPES,
     DecoderLayer,
+    Rotation,
     Rows,
     as_rotation,
     read_layers,
     rms_norm,
+    store_rows,
 )
 from specviz.decoding.forward.products import products_of
 from specviz.decoding.forward.quick import CompiledLayers, compiled_refusal
 
 _KIND = "attention"
+See = Tensor | Mapping[str, Tensor] | None
+"""Which rows each new one sees: bool [M, rows + M], or one for each kind of layer; None: all rows before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,13 @@ class FusingLayer(Layer):
 class HeadRows:
     """The keys and values of the rows that a head has read, behind which its layers read new ones."""
 
-    def __init__(self, blocks: Sequence[Layer], rotary: LlamaRotaryEmbedding) -> None:
-        """blocks: the head's layers, first to last."""
+    def __init__(
+        self,
+        blocks: Sequence[Layer],
+        rotary: LlamaRotaryEmbedding,
+        kinds: Sequence[str] | None = None,
+    ) -> None:
+        """blocks: the head's layers, first to last. kinds: of their attention, by which they see; None: all alike."""
         attention = blocks[0].self_attn
         products = products_of(attention.q_proj)
         self.count = 0
@@ -106,13 +115,17 @@ class HeadRows:
         self._num_key_heads = len(attention.k_proj.weight) // attention.head_dim
         self._rotary = rotary
         self._has_fixed_rope = rotary.rope_type in FIXED_ROPES
-        layers = [DecoderLayer(index, _KIND, block, products) for index, block in enumerate(blocks)]
+        self._kinds = dict.fromkeys(kinds or [_KIND])
+        layers = []
+        for index, block in enumerate(blocks):
+            kind = kinds[index] if kinds else _KIND
+            layers.append(DecoderLayer(index, kind, block, products))
         rows = Rows(
             len(layers),
             self._num_key_heads,
             attention.head_dim,
             rotary,
-            [_KIND] if self._has_fixed_rope else (),
+            self._kinds if self._has_fixed_rope else (),
             like=attention.q_proj.weight,
         )
         self._layers = layers
@@ -122,33 +135,50 @@ class HeadRows:
             self._compiled = CompiledLayers(products.compiled, layers, rows)
 
     @torch.no_grad()
-    def read(
-        self, x: Tensor, inputs: Tensor | None, positions: Tensor, see: Tensor | None
-    ) -> Tensor:
+    def store(self, features: Tensor) -> None:
+        """Adds rows behind the first `count`: every layer takes the features [M, H] as they are for keys and values."""
+        past = self.count
+        self.count = end = past + len(features)
+        self._rows.reserve(end)
+        positions = torch.arange(past, end, device=features.device)
+        rotations = self._rotations(features, positions)
+        views = self._rows.views(past, end)
+        for layer in self._layers:
+            store_rows(layer, features, rotations[layer.kind], views[layer.index])
+
+    def _rotations(self, x: Tensor, positions: Tensor) -> Mapping[str, Rotation]:
+        if self._has_fixed_rope:
+            return self._rows.rotations(positions)
+        rotation = as_rotation(*self._rotary(x, positions[None]))
+        return dict.fromkeys(self._kinds, rotation)
+
+    @torch.no_grad()
+    def read(self, x: Tensor, inputs: Tensor | None, positions: Tensor, see: See) -> Tensor:
         """Reads new rows x [M, H] behind the first `count`; returns the states [M, H] behind the last layer.
 
         inputs [M, I]: what the first layer's attention reads; None: x, normalised. positions [M]: at most two more than
-        the number of the last row, as far as the rotations reach. see: bool [M, rows + M], which rows each new one
-        sees; None: all rows before it.
+        the number of the last row, as far as the rotations reach.
         """
         past = self.count
         self.count = end = past + len(x)
         self._rows.reserve(end + 2)
+        seen = see if isinstance(see, Mapping) else dict.fromkeys(self._kinds, see)
         compiled = self._compiled
         held = [] if compiled is None else compiled.readable(len(x))
         if held:
-            masks = [] if see is None else [see.float().log()]  # 0 or -inf
+            masks = [] if see is None else [seen[kind].float().log() for kind in self._kinds]
             captured = (len(self._layers),)
             _, states = compiled.read(x, past, 0, captured, masks, positions, inputs)
             return states
         if see is None and past and len(x) > 1:
-            see = torch.ones(len(x), end, dtype=torch.bool, device=x.device).tril(past)
-        if see is not None:
-            see = for_shared_keys(see, self._num_heads, self._num_key_heads)
-        if self._has_fixed_rope:
-            rotations = self._rows.rotations(positions)
-        else:
-            rotations = {_KIND: as_rotation(*self._rotary(x, positions[None]))}
+            before = torch.ones(len(x), end, dtype=torch.bool, device=x.device).tril(past)
+            seen = dict.fromkeys(self._kinds, before)
+        heads = self._num_heads, self._num_key_heads
+        masks = {
+            kind: None if mask is None else for_shared_keys(mask, *heads)
+            for kind, mask in seen.items()
+        }
+        rotations = self._rotations(x, positions)
         views = self._rows.views(past, end)
-        states = read_layers(self._layers, x, None, rotations, {_KIND: see}, views, inputs)
+        states = read_layers(self._layers, x, None, rotations, masks, views, inputs)
         return states[-1]

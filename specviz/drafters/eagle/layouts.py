@@ -19,6 +19,9 @@ from specviz.models.pool import LoadedModel
 EAGLE = "EAGLE"
 EAGLE3 = "EAGLE-3"
 MTP = "MTP"
+BLOCK = "DFlash"
+_WITH_STATES = (EAGLE3, BLOCK)
+"""The kinds that read several of the target's states, with layers of their own width and number."""
 Settings = Mapping[str, object]
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
 _OPTIONAL = (
@@ -55,7 +58,7 @@ _INPUT_NORMS = {"embedding_layernorm": "enorm", "hidden_states_layernorm": "hnor
 class Layout:
     """The format of a checkpoint."""
 
-    kind: str  # EAGLE, EAGLE3 or MTP
+    kind: str  # EAGLE, EAGLE3, MTP or BLOCK
     settings: Settings  # all sizes and flags in one mapping
     names: Mapping[str, str]  # a tensor's name in the file -> its name in the head
     of_speculators: bool = False  # then tensors that the file lacks are the target's
@@ -118,7 +121,7 @@ def find_layout(config: Settings, names: Iterable[str], target: LoadedModel) -> 
     if not any(name.startswith("layers.") for name in short):
         # EAGLE3-Vicuna1.3-13B names its target's 40
         settings = {**settings, "num_hidden_layers": 1}
-    mask = _mask(settings, target) if "mask_hidden" in short else None
+    mask = read_mask(settings, target) if "mask_hidden" in short else None
     head_names = {name: _third_name(short_names[name]) for name in names}
     return Layout(EAGLE3, settings, head_names, mask=mask)
 
@@ -126,7 +129,18 @@ def find_layout(config: Settings, names: Iterable[str], target: LoadedModel) -> 
 def _speculators_layout(
     config: Settings, kind: object, names: tuple[str, ...], target: LoadedModel
 ) -> Layout:
-    """The layout of speculators' format: sizes in `transformer_layer_config`, layers counted from 0."""
+    """The layout of speculators' format, where layers are counted from 0."""
+    settings = speculators_settings(config)
+    if kind == "mtp":
+        settings["num_hidden_layers"] = config.get("num_nextn_predict_layers", 1)
+        settings["bias"] = False
+        return Layout(MTP, settings, {name: _mtp_name(name) for name in names}, of_speculators=True)
+    mask = read_mask(config, target) if kind == "peagle" else None
+    return Layout(EAGLE3, settings, {name: _third_name(name) for name in names}, True, mask)
+
+
+def speculators_settings(config: Settings) -> dict[str, object]:
+    """All settings of speculators' format in one mapping; its sizes stand in `transformer_layer_config`."""
     inner = config.get("transformer_layer_config")
     model = inner.get("model_type", "qwen3") if isinstance(inner, Mapping) else None
     if model not in _LEFT_OUT:
@@ -139,21 +153,15 @@ def _speculators_layout(
     if model == "qwen3":  # a Llama's follows from its sizes
         settings["head_dim"] = defaults["head_dim"]
     settings["draft_vocab_size"] = 32_000  # speculators' default
-    settings |= {**inner, **config}
-    if kind == "mtp":
-        settings["num_hidden_layers"] = config.get("num_nextn_predict_layers", 1)
-        settings["bias"] = False
-        return Layout(MTP, settings, {name: _mtp_name(name) for name in names}, of_speculators=True)
-    mask = _mask(config, target) if kind == "peagle" else None
-    return Layout(EAGLE3, settings, {name: _third_name(name) for name in names}, True, mask)
+    return {**settings, **inner, **config}
 
 
-def _mask(config: Settings, target: LoadedModel) -> int:
+def read_mask(config: Settings, target: LoadedModel) -> int:
     for name in _MASKS:
         if config.get(name) is not None:
             return read_size(config, name, None, target.info.vocab_size - 1, least=0)
     raise SpecvizError(
-        "it drafts all depths at once (P-EAGLE) behind a mask token, which its config.json must name (as "
+        "it drafts all depths at once behind a mask token, which its config.json must name (as "
         f"{', '.join(_MASKS)})"
     )
 
@@ -187,13 +195,13 @@ def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
     sizes = {name: read_size(config, name) for name in _SIZES}
     sizes["num_hidden_layers"] = read_size(config, "num_hidden_layers", 1)
     _check_layers(layout, sizes["num_hidden_layers"])
-    is_third = layout.kind == EAGLE3
+    has_states = layout.kind in _WITH_STATES
     hidden_size = sizes["hidden_size"]
-    if is_third and config.get("target_hidden_size") is not None:
+    if has_states and config.get("target_hidden_size") is not None:
         hidden_size = read_size(config, "target_hidden_size")
     check_sizes(target, hidden=hidden_size)
     num_ids = layout.vocabulary(target)
-    if is_third and config.get("draft_vocab_size") not in (None, num_ids):
+    if has_states and config.get("draft_vocab_size") not in (None, num_ids):
         num_choices = read_size(config, "draft_vocab_size")
     else:
         num_choices = min(num_ids, target.info.vocab_size)
@@ -220,7 +228,7 @@ def shape_of(layout: Layout, target: LoadedModel) -> LlamaConfig:
 def _check_layers(layout: Layout, num_hidden_layers: int) -> None:
     """Raises SpecvizError for layers of a number or kind that specviz does not build."""
     config = layout.settings
-    most = _MOST_LAYERS if layout.kind == EAGLE3 else 1
+    most = _MOST_LAYERS if layout.kind in _WITH_STATES else 1
     if num_hidden_layers > most:
         words = "one layer" if most == 1 else f"at most {most} layers"
         raise SpecvizError(f"it must have {words} (num_hidden_layers is {num_hidden_layers})")
@@ -230,9 +238,11 @@ def _check_layers(layout: Layout, num_hidden_layers: int) -> None:
                 f"its activation must be silu ({name} in its config.json is {config[name]!r:.40})"
             )
     kinds = config.get("layer_types") or []
-    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+    known = {"full_attention", "sliding_attention"} if layout.kind == BLOCK else {"full_attention"}
+    if not isinstance(kinds, list) or any(kind not in known for kind in kinds):
+        words = " or ".join(sorted(kind.replace("_", " ") for kind in known))
         raise SpecvizError(
-            f"its layers must have full attention (layer_types in its config.json is {kinds!r:.80})"
+            f"its layers must have {words} (layer_types in its config.json is {kinds!r:.80})"
         )
 
 

@@ -17,7 +17,17 @@ from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
 from specviz.decoding.drafter import Ahead, Context, Drafter
 from specviz.decoding.work import Work
 from specviz.drafters.method import TREE_RULES, Method, Parts
-from specviz.drafters.params import DRAWN, TOP, Choice, IntParam, ModelParam, Value, drawn_or_top
+from specviz.drafters.params import (
+    DRAWN,
+    MARKOV,
+    TOP,
+    TRAINED,
+    Choice,
+    IntParam,
+    ModelParam,
+    Value,
+    drawn_or_top,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -173,7 +183,7 @@ class MedusaDrafter(Drafter):
 def _build(parts: Parts, params: Mapping[str, Value]) -> MedusaDrafter:
     output = parts.target.lm.model.get_output_embeddings()
     draws = params["children"] != TOP
-    biased = params["bias"] == "on"
+    biased = params["bias"] == TRAINED
     return MedusaDrafter(
         parts.heads, output, params["nodes"], params["tree"], draws=draws, biased=biased
     )
@@ -192,14 +202,7 @@ METHOD = Method(
         ModelParam(
             "heads", "Medusa heads", None, "Heads that were trained for the target.", "medusa"
         ),
-        Choice(
-            "bias",
-            "Markov bias",
-            "on",
-            "Heads guess without seeing each other's guesses. A bias by the token before each guess mends that, where "
-            "the heads were given one; others draft the same either way.",
-            {"on": "as trained", "off": "left out"},
-        ),
+        MARKOV,
         *drawn_or_top(
             "a tree of the heads' most likely tokens",
             "a chain, a token drawn from each head",

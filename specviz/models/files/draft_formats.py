@@ -13,8 +13,14 @@ from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import tensor_names
 from specviz.models.files.hub import head_files
 
-SPECULATORS = ("eagle3", "peagle", "mtp")
-"""The formats of speculators that are read, by their own names; the method eagle drives them all."""
+SPECULATORS = {
+    "eagle3": "eagle",
+    "peagle": "eagle",
+    "mtp": "eagle",
+    "dflash": "block",
+    "dspark": "block",
+}
+"""The formats of speculators that are read, by their own names, and the method that drafts with each."""
 MOST_CONFIG_BYTES = 2**20
 GEMMA_ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 """The kinds of models, by transformers' names, that draft for a Gemma 4 over its keys and values."""
@@ -38,10 +44,13 @@ def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> D
     if foreign := _foreign(config):
         return DraftFormat(foreign)
     if (kind := config.get("speculators_model_type")) is not None:
-        return DraftFormat(f"a head in the format speculators {kind}", "eagle")
+        return DraftFormat(f"a head in the format speculators {kind}", SPECULATORS[str(kind)])
     if config.get("model_type") in GEMMA_ASSISTANTS:
         name = "Gemma 4's assistant, a head that reads the target's own keys and values"
         return DraftFormat(name, "assistant")
+    if _is_block(config):
+        is_dspark = "markov_rank" in config
+        return DraftFormat("a DSpark head" if is_dspark else "a DFlash head", "block")
     if any(map(_MEDUSA.fullmatch, names)):
         return DraftFormat("a set of Medusa heads", "medusa")
     has_fc = not {"fc.weight", "model.fc.weight"}.isdisjoint(names)
@@ -53,8 +62,7 @@ def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> D
 def _foreign(config: Mapping[str, object]) -> str:
     """The name of a format that no method runs; "" for any other.
 
-    Sources: transformers candidate_generator.py (DFlashTokenCandidateGenerator reads these settings of an assistant),
-    speculators open_spec_config.py, DeepSpec modeling/dspark/qwen3/config.py.
+    Source: speculators open_spec_config.py.
     """
     kind = config.get("speculators_model_type")
     if kind is not None and kind not in SPECULATORS:
@@ -64,16 +72,12 @@ def _foreign(config: Mapping[str, object]) -> str:
     has_method = isinstance(spec, Mapping) and "method" in spec
     if "open_spec_config_version" in config or has_method:
         return f"a head in the Open Spec Config (method: {str(method)!r:.40})"
-    dflash = config.get("dflash_config")
-    is_dflash = isinstance(dflash, Mapping)
-    if not is_dflash and not config.keys() >= _OF_A_BLOCK:
-        return ""
-    has_rank = "markov_rank" in config or (is_dflash and "markov_rank" in dflash)
-    if has_rank or "dspark" in str(config.get("architectures", "")).lower():
-        return "a DSpark head, as DeepSpec writes it"
-    if str(config.get("model_type", "")).endswith("_assistant"):
-        return "a DFlash assistant, as transformers runs it (speculation_type='dflash')"
-    return "a DFlash head"
+    return ""
+
+
+def _is_block(config: Mapping[str, object]) -> bool:
+    """Whether these are the settings of a head that drafts a block at once."""
+    return isinstance(config.get("dflash_config"), Mapping) or config.keys() >= _OF_A_BLOCK
 
 
 def read_config(folder: Path) -> Mapping[str, object]:

@@ -18,7 +18,8 @@ NOTES = """\
   numbers are near the others', not on the same bytes.
 - A head's bits are those of the token that it speaks about: Medusa's head 1 has seen one token less than the target,
   head 4 four tokens less (with bias each has also seen the token before its own); EAGLE's depth 1 has seen the same
-  tokens, but not the target's feature of the last.
+  tokens, but not the target's feature of the last. A block's depth j has seen j - 1 tokens less, and not that feature;
+  it is measured at every 32nd token.
 - Sums solved: greedy answers to held-out sums of two three-digit numbers."""
 
 README_INTRO = """\
@@ -68,6 +69,13 @@ token t+1 followed by the feature at t; then one Llama decoder layer under `laye
 the target's last hidden states after its final norm; embedding, rotary angles (positions of the tokens read: t+1) and
 output matrix are the target's own. The layer's output is the feature at t+1, and `lm_head(feature)` gives the logits of
 token t+2.""",
+    "block": """\
+`model.safetensors`, float16. The keys are those of z-lab's DFlash checkpoints: `fc.weight` [H, 3H] and
+`hidden_norm.weight` fuse the target's states after three layers (`target_layer_ids`, from 0); every layer under
+`layers.<n>.` (Qwen3's, with `q_norm` and `k_norm`) takes the fused states as keys and values of the text; `norm.weight`
+is the last norm. One pass reads the last token and mask tokens (`mask_token_id`) behind it, `block_size` in all; each
+sees the text and the whole block. Embedding, rotary angles and output matrix are the target's own. The place of
+each mask token gives the logits of the token there.""",
 }
 
 LOSSES = {
@@ -247,6 +255,7 @@ def method_facts(recipe: Recipe, target: str) -> list[list[str]]:
         loss = {
             "medusa": "KL from the target's own distribution at the place each head speaks about, weighted 0.8^j",
             "eagle": "smooth L1 on features + 0.1 x cross-entropy to the target's distribution, feature noise 0.1",
+            "block": "total variation + 0.5 x KL from the target's own distribution at each place, weighted exp(-j/4)",
         }
         rows.append(["loss", loss[recipe.heads.kind]])
         rows += bias_facts(recipe.heads.bias)

@@ -16,19 +16,23 @@ from transformers import PreTrainedModel
 
 from specviz.drafters.markov import MarkovBias
 from specviz.zoo.data.corpus import END_OF_TEXT, TokenFile, valid_windows
+from specviz.zoo.training.block import BlockTrainingHead, blocks_at
 from specviz.zoo.training.export import Origin, load_head, load_model
 from specviz.zoo.training.heads import MedusaHeads, rotary_of
 
 NUM_WINDOWS = 32  # per source of held-out text
 BATCH = 4
+ANCHORS = 32  # tokens from one block to the next
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What a predictor says about a batch: logits [B, L - shift, V] for the tokens from number `shift` on."""
+    """What a predictor says about a batch: logits [B, L - shift, V] for the tokens from number `shift` on, or those at
+    every `stride`-th token of them."""
 
     logits: torch.Tensor
     shift: int = 0
+    stride: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,8 @@ def add(
     following: torch.Tensor,
     num_bytes: torch.Tensor,
 ) -> None:
-    p, following = p[:, said.shift :], following[:, said.shift :]
+    count = said.logits.shape[1]
+    p, following = (rows[:, said.shift :: said.stride][:, :count] for rows in (p, following))
     q = said.logits.float().log_softmax(-1)
     sums.nats -= q.gather(-1, following[..., None]).sum().item()
     sums.num_bytes += int(num_bytes[following].sum())
@@ -151,6 +156,20 @@ def eagle_head(target: PreTrainedModel, head: torch.nn.Module, seen: SeenBatch) 
     return Predicted(target.lm_head(head(features, embedded, rotary_of(target, features))), shift=1)
 
 
+def block_depth(
+    target: PreTrainedModel, head: BlockTrainingHead, depth: int, seen: SeenBatch
+) -> Predicted:
+    """What a block says of its token `depth` (1, 2, ...), at every ANCHORS-th token of the text as its anchor."""
+    tokens = seen.tokens
+    last = tokens.shape[1] - head.block_size
+    anchors = torch.arange(1, last + 1, ANCHORS, device=tokens.device).expand(len(tokens), -1)
+    states = torch.cat([seen.hidden[layer + 1] for layer in head.target_layers], -1)
+    x, places = blocks_at(head, target, tokens, anchors)
+    features = head(states, x, places, target)[:, :, depth]
+    logits = target.lm_head(features)
+    return Predicted(logits, depth, ANCHORS)
+
+
 def predictors_of(folder: Path, target: PreTrainedModel) -> dict[str, Predictor]:
     """The predictors that a member's folder stands for; the target's own are its early exits."""
     recipe = Origin.read(folder).recipe
@@ -162,6 +181,11 @@ def predictors_of(folder: Path, target: PreTrainedModel) -> dict[str, Predictor]
                 f"{recipe.name}, head {i + 1}{words}": partial(medusa_head, target, head, i, bias)
                 for words, bias in biases.items()
                 for i in range(recipe.heads.num_heads)
+            }
+        if isinstance(head, BlockTrainingHead):
+            return {
+                f"{recipe.name}, depth {depth}": partial(block_depth, target, head, depth)
+                for depth in range(1, head.block_size)
             }
         return {f"{recipe.name}, depth 1": partial(eagle_head, target, head)}
     if recipe.early_exit:

@@ -24,16 +24,14 @@ from specviz.drafters.markov import MarkovBias
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
 from specviz.zoo.data.corpus import END_OF_TEXT
-from specviz.zoo.training.heads import (
-    EagleTrainingHead,
-    MedusaHeads,
-    build_head,
-    fresh_bias,
-    head_settings,
-)
+from specviz.zoo.training.heads import TrainedHead, build_head, fresh_bias, head_settings
 
 SHARD = "9MB"  # of weights: larger files are no part of a repository
-HEAD_FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
+HEAD_FILES = {
+    "medusa": "medusa_lm_head.safetensors",
+    "eagle": "model.safetensors",
+    "block": "model.safetensors",
+}
 BIAS_FILE = "markov.safetensors"  # beside the heads that it was fitted on
 
 
@@ -80,9 +78,7 @@ def save_model(model: PreTrainedModel, folder: Path, dtype: torch.dtype = torch.
     copy.deepcopy(model).to("cpu", dtype).save_pretrained(folder, max_shard_size=SHARD)
 
 
-def export_head(
-    head: MedusaHeads | EagleTrainingHead, target_name: str, origin: Origin, folder: Path
-) -> None:
+def export_head(head: TrainedHead, target_name: str, origin: Origin, folder: Path) -> None:
     """Write weights, config and recipe to `folder`, replacing what was there."""
     assert origin.recipe.heads is not None
     with replacing(folder) as partial:
@@ -118,7 +114,7 @@ def load_model(folder: Path) -> PreTrainedModel:
     ).eval()
 
 
-def load_head(folder: Path, target: LlamaForCausalLM) -> MedusaHeads | EagleTrainingHead:
+def load_head(folder: Path, target: LlamaForCausalLM) -> TrainedHead:
     """The exported heads in float32, with their bias if it was fitted, on their target's device."""
     recipe = Origin.read(folder).recipe
     assert recipe.heads is not None

@@ -18,6 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from specviz.drafters.markov import MarkovBias
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.zoo.config import Recipe
+from specviz.zoo.training.block import BlockObjective, BlockTrainingHead, block_settings
 from specviz.zoo.training.model import causal_mask
 from specviz.zoo.training.objectives import DISTANCES, Inputs, Objective, forward_kl
 
@@ -51,18 +52,23 @@ class EagleTrainingHead(nn.Module):
         )
 
 
+TrainedHead = MedusaHeads | EagleTrainingHead | BlockTrainingHead
+
+
 def eagle_config(config: LlamaConfig) -> LlamaConfig:
     config = LlamaConfig.from_dict({**config.to_dict(), "num_hidden_layers": 1})
     config._attn_implementation = "eager"
     return config
 
 
-def build_head(recipe: Recipe, target: LlamaForCausalLM) -> MedusaHeads | EagleTrainingHead:
+def build_head(recipe: Recipe, target: LlamaForCausalLM) -> TrainedHead:
     """Freshly initialised heads; they depend on the recipe's seed and the target's output matrix."""
     assert recipe.heads is not None
     torch.manual_seed(recipe.seed)
     if recipe.heads.kind == "medusa":
         return medusa_heads(target, recipe.heads.num_heads, recipe.heads.own_output)
+    if recipe.heads.kind == "block":
+        return BlockTrainingHead(target, recipe.heads)
     return EagleTrainingHead(target)
 
 
@@ -90,9 +96,11 @@ def fresh_bias(recipe: Recipe, target: LlamaForCausalLM) -> MarkovBias:
     return bias
 
 
-def head_settings(head: MedusaHeads | EagleTrainingHead) -> dict[str, Any]:
+def head_settings(head: TrainedHead) -> dict[str, Any]:
     """What config.json says of heads: the public names (those of a Llama layer for EAGLE), and `medusa_own_output`,
     which is ours."""
+    if isinstance(head, BlockTrainingHead):
+        return block_settings(head)
     if isinstance(head, MedusaHeads):
         return {
             "medusa_num_heads": len(head),
@@ -115,12 +123,12 @@ def head_settings(head: MedusaHeads | EagleTrainingHead) -> dict[str, Any]:
     }
 
 
-def head_objective(head: MedusaHeads | EagleTrainingHead, target: LlamaForCausalLM) -> Objective:
-    return (
-        MedusaObjective(head, target)
-        if isinstance(head, MedusaHeads)
-        else EagleObjective(head, target)
-    )
+def head_objective(head: TrainedHead, target: LlamaForCausalLM) -> Objective:
+    if isinstance(head, MedusaHeads):
+        return MedusaObjective(head, target)
+    if isinstance(head, BlockTrainingHead):
+        return BlockObjective(head, target)
+    return EagleObjective(head, target)
 
 
 @torch.no_grad()
