@@ -257,6 +257,9 @@ class CachedLM:
     def _keep(self, common: int, path: list[int]) -> None:
         """Keeps the first `common` rows and, behind them, those of a path in the tail."""
         end = common + len(path)
+        if end == self._total_rows and not self._forward.keeps_state:
+            self._num_rows = end
+            return
         source = None
         if path != list(range(len(path))):
             source = to_device([common + node for node in path], torch.long, self.device)

@@ -72,6 +72,6 @@ METHOD = Method(
         *K_PARAMS,
     ),
     build=_build,
-    proposer="Matching earlier text, or else a small draft model, proposes up to ",
+    proposer="Earlier text or a draft model proposes up to ",
     needs_only_probabilities=True,
 )

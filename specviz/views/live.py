@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specviz import __version__
+from specviz.drafters import facts_of as facts_of_method
 from specviz.prompts import prompts_file
 from specviz.request import RunSettings
 from specviz.rules.facts import facts_of
@@ -101,8 +102,15 @@ class LiveWords(PageRecord, kw_only=True):
 def live_words() -> LiveWords:
     """The words, and what a trace of this page always holds."""
     recorded = shipped_trace(RUNS[0])
-    settings = replace(recorded.steps[0].settings, temperature=1.0, **RunSettings.FILTERS)
-    header = replace(recorded.header, specviz=__version__, environment={}, prompt=Prompt("", ()))
+    settings = recorded.steps[0].settings
+    params = facts_of_method(settings.method).validate(
+        settings.params
+    )  # a run may be older than some
+    settings = replace(settings, params=params, temperature=1.0, **RunSettings.FILTERS)
+    request = {**recorded.header.request, "params": params}
+    header = replace(
+        recorded.header, specviz=__version__, environment={}, prompt=Prompt("", ()), request=request
+    )
     headlines = []
     for k in range(MOST_K + 1):
         both = [headline(replace(settings, k=k, temperature=t)) for t in (0.0, 1.0)]

@@ -145,8 +145,8 @@ def test_a_head_whose_settings_name_a_plain_llama_is_read_along_a_text_by_its_te
 def test_a_head_that_no_method_runs_is_called_what_it_is(tmp_path):
     pool = ModelPool(allow_any=True)
     target = pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
-    folder = folder_of(tmp_path / "head", *SAMPLES["DSpark, DeepSpec"](target))
-    with pytest.raises(SpecvizError, match="head is a DSpark head"):
+    folder = folder_of(tmp_path / "head", *SAMPLES["DFlash, Open Spec Config"](target))
+    with pytest.raises(SpecvizError, match="head is a head in the Open Spec Config"):
         load_draft(folder, pool, target)
 
 

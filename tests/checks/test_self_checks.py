@@ -120,6 +120,7 @@ class KeepsOneTooMany(CachedLM):
     def _keep(self, common, kept):
         is_cut = common + len(kept) < self._total_rows
         super()._keep(common, [*kept, len(kept)] if is_cut else kept)
+        self._num_rows = common + len(kept)
 
 
 class Read(LoadedModel):

@@ -58,7 +58,7 @@ METHOD = Method(
         *K_PARAMS,
     ),
     build=_build,
-    proposer="A small head that reads the target's keys and values writes ",
+    proposer="A small head on the target writes ",
     why_no_what_if="an assistant's draft depends on where its step begins",
     reads_ahead=True,
 )
