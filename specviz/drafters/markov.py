@@ -69,11 +69,21 @@ def empty_bias(state: Mapping[str, Tensor], vocab_size: int, num_depths: int) ->
     return MarkovBias(vocab_size, shape[1], num_tables)
 
 
-def draw_chain(context: Context, rows: Tensor, bias: MarkovBias) -> Draft:
-    """Draws a chain token by token, each from its depth's logits and the bias of the token before it.
+def draw_chain(context: Context, rows: Tensor, bias: MarkovBias | None) -> Draft:
+    """Draws a chain from the logits of heads that guess all depths at once: rows [depth, V].
 
-    rows: [depth, V]; the token before the first is the text's last. Ids stay on the device until the one transfer.
+    Without a bias all tokens are drawn at once. With one they are drawn in turn, each given the token before it; the
+    token before the first is the text's last. Ids stay on the device until the one transfer.
     """
+    if bias is None:
+        probs = context.sampling.probs(rows)  # [depth, V]
+        tokens = context.draws.sample(probs, DRAFT, len(context.tokens), 0)
+        ids, _ = fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)
+        return chain(ids, probs, rows)
+    return _draw_in_turn(context, rows, bias)
+
+
+def _draw_in_turn(context: Context, rows: Tensor, bias: MarkovBias) -> Draft:
     token = to_device(context.tokens[-1:], torch.long, rows.device)[0]
     logits: list[Tensor] = []
     probs: list[Tensor] = []

@@ -9,7 +9,6 @@ from torch import Tensor
 from specviz.decoding.device import argmax, exact_dtype, to_device
 from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.drafter import Ahead, Context
-from specviz.decoding.draws import DRAFT
 from specviz.decoding.sampling import HEADS, fetch_tokens
 from specviz.decoding.work import Work
 from specviz.drafters.block.heads import BlockHead
@@ -65,12 +64,7 @@ class BlockDrafter(ChainDrafter):
         evidence = {"block": self._head.most_tokens, **self._policy.evidence(k)}
         if not self._draws:
             return replace(self._most_likely(context.tokens[-1], rows), evidence=evidence)
-        if self._bias is not None:
-            return replace(draw_chain(context, rows, self._bias), evidence=evidence)
-        probs = context.sampling.probs(rows)  # [k, V]
-        tokens = context.draws.sample(probs, DRAFT, len(context.tokens), 0)
-        ids, _ = fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)
-        return chain(ids, probs, rows, evidence)
+        return replace(draw_chain(context, rows, self._bias), evidence=evidence)
 
     def _most_likely(self, last: int, rows: Tensor) -> Draft:
         """The most likely token of each row [k, V], biased by the one before it, as a point mass."""

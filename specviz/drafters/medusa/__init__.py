@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder, chain
+from specviz.decoding.draft import EMPTY, ROOT, Draft, DraftBuilder
 from specviz.decoding.drafter import Ahead, Context, Drafter
 from specviz.decoding.work import Work
 from specviz.drafters.method import TREE_RULES, Method, Parts
@@ -125,8 +125,6 @@ class MedusaDrafter(Drafter):
         logits = self._heads.logits(states[-1], self._output, depth)
         if not self._draws:
             return self._tree(context.tokens[-1], logits)
-        if self._bias is None:
-            return self._chain(context, logits)
         from specviz.drafters.markov import draw_chain
 
         return draw_chain(context, logits, self._bias)
@@ -155,18 +153,6 @@ class MedusaDrafter(Drafter):
             scores.append(round(prob, 4))
         ranks = [path[-1] for path in paths]
         return builder.build(evidence={"heads": len(self._heads), "ranks": ranks, "scores": scores})
-
-    def _chain(self, context: Context, logits: Tensor) -> Draft:
-        """Draws a token from each head's distribution, which is its q. logits: [depth, V]."""
-        from specviz.decoding.device import exact_dtype
-        from specviz.decoding.draws import DRAFT
-        from specviz.decoding.sampling import HEADS, fetch_tokens
-
-        probs = context.sampling.probs(logits)  # [depth, V]
-        tokens = context.draws.sample(probs, DRAFT, len(context.tokens), 0)
-        sums = probs.sum(-1, dtype=exact_dtype(probs.device))
-        ids, _ = fetch_tokens(tokens, sums, HEADS)
-        return chain(ids, probs, logits)
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
