@@ -4,13 +4,14 @@ The token before a depth chooses a row that is added to the depth's logits: B[A[
 drawn one after another, so that each has a distribution q of its own, given the token before it.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from specviz.decoding.device import exact_dtype, to_device
-from specviz.decoding.draft import Draft, chain
+from specviz.decoding.device import argmax, exact_dtype, to_device
+from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import DRAFT
 from specviz.decoding.sampling import HEADS, fetch_tokens
@@ -20,20 +21,27 @@ PREFIX = "markov."
 """Stands before the names of the bias's tensors in a checkpoint."""
 MOST_RANK = 2048
 _EMBED = f"{PREFIX}embed.weight"
+Biased = Callable[[int, Tensor, Tensor], Tensor]
+"""Gives the logits [..., V] of a depth, from the depth, the tokens before it [...], and the logits without them."""
+Refuses = Callable[[int, Tensor], bool]
+"""Whether a draft ends before a depth, from the depth and the token [] before it."""
 
 
 class MarkovBias(nn.Module):
-    """The bias of each depth: A [V, r] is `embed`, B [V, r] of depth i (0, 1, ...) is the module named i.
+    """The bias of each depth: A [V, r] is `embed`, B [D, r] of depth i (0, 1, ...) is the module named i.
 
-    If there is one B alone, all depths share it.
+    If there is one B alone, all depths share it. D is the number of tokens that the heads can propose.
     """
 
-    def __init__(self, vocab_size: int, rank: int, num_tables: int) -> None:
+    def __init__(
+        self, vocab_size: int, rank: int, num_tables: int, num_choices: int | None = None
+    ) -> None:
+        """num_choices: D; None: all V."""
         super().__init__()
         self.embed = nn.Embedding(vocab_size, rank)
         self._num_tables = num_tables
         for depth in range(num_tables):
-            self.add_module(str(depth), nn.Linear(rank, vocab_size, bias=False))
+            self.add_module(str(depth), nn.Linear(rank, num_choices or vocab_size, bias=False))
 
     @property
     def tables(self) -> list[nn.Module]:
@@ -41,58 +49,85 @@ class MarkovBias(nn.Module):
         return [self.get_submodule(str(depth)) for depth in range(self._num_tables)]
 
     def forward(self, depth: int, before: Tensor) -> Tensor:
-        """What the tokens before [...] add to the logits of a depth: [..., V]."""
-        table = depth if self._num_tables > 1 else 0
-        return self.get_submodule(str(table))(self.embed(before))
+        """What the tokens before [...] add to the logits of a depth: [..., D]."""
+        return self.table(depth)(self.embed(before))
+
+    def table(self, depth: int) -> nn.Module:
+        """The module that holds B of a depth."""
+        return self.get_submodule(str(depth if self._num_tables > 1 else 0))
+
+    def biased(self, depth: int, before: Tensor, logits: Tensor) -> Tensor:
+        """The logits [..., V] of a depth with the bias by the tokens before [...]."""
+        return logits + self(depth, before)
 
 
-def empty_bias(state: Mapping[str, Tensor], vocab_size: int, num_depths: int) -> MarkovBias | None:
-    """A bias for a checkpoint's tensors, to be filled with them; None where it holds no bias.
+def bias_sizes(
+    shapes: Mapping[str, Sequence[int]], vocab_size: int, num_depths: int
+) -> tuple[int, int]:
+    """The rank and the number of tables of the bias that a checkpoint holds. shapes: of its tensors, by name.
 
-    Its shapes are the ones that the tensors must have. Raises SpecvizError for a rank or a number of tables that no
-    bias can have.
+    Raises SpecvizError for a rank or a number of tables that no bias can have.
     """
-    names = [name for name in state if name.startswith(PREFIX)]
-    if not names:
-        return None
-    shape = list(state[_EMBED].shape) if _EMBED in state else []
+    shape = shapes.get(_EMBED, ())
     if len(shape) != 2 or not 1 <= shape[1] <= MOST_RANK:
         raise SpecvizError(
             f"{_EMBED} must be of the shape {vocab_size} x rank, the rank from 1 to {MOST_RANK} (got "
             f"{' x '.join(map(str, shape)) or 'none'})"
         )
-    num_tables = len(names) - 1
+    num_tables = sum(re.fullmatch(rf"{PREFIX}\d+\.weight", name) is not None for name in shapes)
     if num_tables not in (1, num_depths):
         raise SpecvizError(
-            f"its Markov bias must have 1 matrix for all heads or {num_depths}, one per head (got {num_tables})"
+            f"its Markov bias must have 1 matrix for all depths or {num_depths}, one per depth (got {num_tables})"
         )
-    return MarkovBias(vocab_size, shape[1], num_tables)
+    return shape[1], num_tables
 
 
-def draw_chain(context: Context, rows: Tensor, bias: MarkovBias | None) -> Draft:
-    """Draws a chain from the logits of heads that guess all depths at once: rows [depth, V].
+def draw_chain(
+    context: Context,
+    rows: Tensor,
+    biased: Biased | None = None,
+    *,
+    draws: bool = True,
+    refuses: Refuses | None = None,
+) -> Draft:
+    """Drafts a chain from the logits of heads that guess all depths at once: rows [depth, V].
 
-    Without a bias all tokens are drawn at once. With one they are drawn in turn, each given the token before it; the
+    Without a bias all tokens are chosen at once. With one they are chosen in turn, each given the token before it; the
     token before the first is the text's last. Ids stay on the device until the one transfer.
+    draws: whether each token is drawn from its distribution; else the most likely one is taken, as a point mass.
+    refuses: asked before each token; it never sees the token that it decides on.
     """
-    if bias is None:
-        probs = context.sampling.probs(rows)  # [depth, V]
-        tokens = context.draws.sample(probs, DRAFT, len(context.tokens), 0)
-        ids, _ = fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)
-        return chain(ids, probs, rows)
-    return _draw_in_turn(context, rows, bias)
+    start = len(context.tokens)
+    if biased is None and refuses is None:
+        tokens, probs = _choose(context, rows, draws, start, 0)
+    else:
+        before = to_device(context.tokens[-1:], torch.long, rows.device)[0]
+        chosen: list[tuple[Tensor, Tensor]] = []
+        logits: list[Tensor] = []
+        for depth, row in enumerate(rows):
+            if refuses is not None and refuses(depth, before):
+                break
+            logits.append(row if biased is None else biased(depth, before, row))
+            chosen.append(_choose(context, logits[-1], draws, start + depth, depth))
+            before = chosen[-1][0]
+        if not chosen:
+            return EMPTY
+        tokens, probs = map(torch.stack, zip(*chosen, strict=True))
+        rows = torch.stack(logits)
+    ids, _ = fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)
+    return chain(ids, probs if draws else None, rows)
 
 
-def _draw_in_turn(context: Context, rows: Tensor, bias: MarkovBias) -> Draft:
-    token = to_device(context.tokens[-1:], torch.long, rows.device)[0]
-    logits: list[Tensor] = []
-    probs: list[Tensor] = []
-    tokens: list[Tensor] = []
-    for depth, row in enumerate(rows):
-        logits.append(row + bias(depth, token))
-        probs.append(context.sampling.probs(logits[-1]))
-        token = context.draws.sample(probs[-1], DRAFT, len(context.tokens) + depth, depth)
-        tokens.append(token)
-    sums = torch.stack([q.sum(dtype=exact_dtype(q.device)) for q in probs])
-    ids, _ = fetch_tokens(torch.stack(tokens), sums, HEADS)
-    return chain(ids, probs, logits)
+def _choose(
+    context: Context, logits: Tensor, draws: bool, place: int, depth: int
+) -> tuple[Tensor, Tensor]:
+    """Tokens [...] by logits [..., V] from a place of the text on, and the probabilities [..., V] they come from."""
+    if not draws:
+        return argmax(logits), logits.softmax(-1)
+    probs = context.sampling.probs(logits)
+    return context.draws.sample(probs, DRAFT, place, depth), probs
+
+
+def tokens_before(tokens: Tensor, starts: Tensor, depth: int) -> Tensor:
+    """The tokens [S] of a known text before the places at a depth behind these starts [S]."""
+    return tokens[(starts + depth - 1).clamp_max(len(tokens) - 1)]

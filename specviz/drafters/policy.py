@@ -34,6 +34,8 @@ class Policy:
 
     name = ""
     """The policy's name in the evidence; empty: the evidence says nothing."""
+    asks_the_head = False
+    """Whether `refuses` decides, by what a head expects of each token before it is chosen."""
 
     def __init__(self) -> None:
         self._text: Sequence[int] | None = None
@@ -47,6 +49,13 @@ class Policy:
 
     def stops(self, logits: Tensor, token: Tensor) -> bool:
         """Whether drafting ends after this token [], which stays. logits [V]: the draft's, at the token's place."""
+        return False
+
+    def refuses(self, confidence: Tensor) -> bool:
+        """Whether drafting ends before a token of which the head expects that it is accepted so often [].
+
+        The token is not chosen yet: a policy that saw it first would change the text (rules/broken.py).
+        """
         return False
 
     def observe(self, draft: Draft, verdict: Verdict, timing: PhaseTimes) -> None:
@@ -128,6 +137,37 @@ class Confidence(Policy):
 
     def stops(self, logits: Tensor, token: Tensor) -> bool:
         return float(logits.softmax(-1)[token]) < self._least
+
+
+class ConfidenceHead(Policy):
+    """Stops before the first token that a block's confidence head expects to be accepted less often than this.
+
+    The rule of DSpark's own code (DeepSpec, eval/dspark/draft_ops.py). Every estimate comes to the host for it.
+    """
+
+    name = "confidence"
+    asks_the_head = True
+
+    def __init__(self, least: float) -> None:
+        super().__init__()
+        self._least = least
+
+    def most(self, k: int, text: Sequence[int]) -> int:
+        self._acceptance: list[float] = []  # expected, of this step's drafted tokens
+        self._doubt: float | None = None  # expected of the token that was not drafted
+        return super().most(k, text)
+
+    def refuses(self, confidence: Tensor) -> bool:
+        estimate = float(confidence)
+        if estimate < self._least:
+            self._doubt = estimate
+            return True
+        self._acceptance.append(estimate)  # what is no number the transfer of the draft refuses
+        return False
+
+    def evidence(self, k: int) -> dict[str, object]:
+        estimates = {"acceptance": self._acceptance, "doubt": self._doubt}
+        return {**super().evidence(k), **estimates}
 
 
 class Survival(Policy):
@@ -258,6 +298,26 @@ _UNSURE = FloatParam(
     needs=("k_policy", ("confidence",)),
 )
 _UNSURE_WORDS = {"confidence": "until the draft is unsure"}
+HEAD_K_PARAMS: tuple[Param, ...] = (
+    Choice(
+        "k_policy",
+        "draft length",
+        "constant",
+        _HELP,
+        {**_OPTIONS, ConfidenceHead.name: "until the head is unsure (confidence heads)"},
+    ),
+    FloatParam(
+        "least_acceptance",
+        "unsure below",
+        0.4,
+        "The draft ends before a token that the head's confidence head expects to be accepted less often. Costs one "
+        "transfer from the device per token.",
+        0.0,
+        1.0,
+        needs=("k_policy", (ConfidenceHead.name,)),
+    ),
+)
+"""For heads that draft a block at once."""
 
 RESPELLED_K_PARAMS: tuple[Param, ...] = (
     Choice("k_policy", "draft length", "constant", _HELP, {**_OPTIONS, **_UNSURE_WORDS}),
@@ -293,11 +353,13 @@ K_PARAMS: tuple[Param, ...] = (
 
 
 def make_policy(params: Mapping[str, Value]) -> Policy:
-    """A fresh policy, from the values of K_PARAMS, RESPELLED_K_PARAMS or BLIND_K_PARAMS."""
+    """A fresh policy, from the values of K_PARAMS, RESPELLED_K_PARAMS, BLIND_K_PARAMS or HEAD_K_PARAMS."""
     name = params["k_policy"]
     if name in _BLIND:
         _, policy = _BLIND[name]
         return policy()
     if name == Survival.name:
         return Survival(params["cost_ratio"])
+    if "least_acceptance" in params:
+        return ConfidenceHead(params["least_acceptance"])
     return Confidence(params["least_confidence"])

@@ -349,6 +349,9 @@ def why_nothing(step: Step) -> str:
         return f"the draft model's context of {quantity(limit, 'token')} is full"
     if type(unknown) is int and unknown >= 0:
         return f"the draft model does not know the token id {unknown:,}, which stands in the text"
+    doubt = step.evidence.get("doubt")
+    if type(doubt) is float and 0 <= doubt <= 1:
+        return f"the head expects its first token to be accepted {percent(doubt)} of the time, too seldom"
     return ""
 
 

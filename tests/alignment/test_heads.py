@@ -23,10 +23,10 @@ from specviz.session.workbench import workbench
 from tests.helpers.eagle_heads import HIDDEN, eagle3, target_of
 from tests.helpers.head_formats import (
     IDS,
-    SAMPLES,
     folder_of,
     gemma_assistant,
     gemma_target,
+    open_spec_of_another_method,
     speculators_eagle3,
     speculators_mtp,
     speculators_peagle,
@@ -145,7 +145,7 @@ def test_a_head_whose_settings_name_a_plain_llama_is_read_along_a_text_by_its_te
 def test_a_head_that_no_method_runs_is_called_what_it_is(tmp_path):
     pool = ModelPool(allow_any=True)
     target = pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tiny_tokenizer(320)))
-    folder = folder_of(tmp_path / "head", *SAMPLES["DFlash, Open Spec Config"](target))
+    folder = folder_of(tmp_path / "head", *open_spec_of_another_method(target))
     with pytest.raises(SpecvizError, match="head is a head in the Open Spec Config"):
         load_draft(folder, pool, target)
 

@@ -224,8 +224,81 @@ def _markov_state(target, seed, rank):
     random = _random(seed + 1)
     names = ("markov_head.markov_w1.weight", "markov_head.markov_w2.weight")
     return {name: random(target.info.vocab_size, rank) for name in names} | {
-        "confidence_head.proj.weight": random(1, 4)
+        "confidence_head.proj.weight": random(1, HIDDEN + rank),
+        "confidence_head.proj.bias": random(1),
     }
+
+
+def gated(config, state, rank=4):
+    """The same DSpark head with a gate at its bias."""
+    random = _random(21)
+    more = {"gate_proj.weight": random(rank, HIDDEN + rank), "gate_proj.bias": random(rank)}
+    return {**config, "markov_head_type": "gated"}, state | {f"markov_head.{name}": each for name, each in more.items()}
+
+
+def recurrent(config, state, rank=4):
+    """The same DSpark head with a state in its bias."""
+    random = _random(22)
+    more = {"joint_proj.weight": random(3 * rank, HIDDEN + 2 * rank), "joint_proj.bias": random(3 * rank)}
+    return {**config, "markov_head_type": "rnn"}, state | {f"markov_head.{name}": each for name, each in more.items()}
+
+
+DFLASH2 = {"conv_kernel_size": 3, "conv_group_size": 4, "selector_rank": 5, "selector_top_k": 3}
+
+
+def dflash2(target, seed=11, **changes):
+    """z-lab's DFlash2."""
+    config, state = dflash(target, seed)
+    random = _random(seed + 2)
+    for number in range(2):
+        for part in ("attention_conv", "mlp_conv"):
+            name = f"layers.{number}.{part}"
+            taps = DFLASH2["conv_kernel_size"]
+            state[f"{name}.base_kernel"] = random(2, taps, HIDDEN)
+            num_kernels = 2 * taps * HIDDEN // DFLASH2["conv_group_size"]
+            state[f"{name}.kernel_projection.weight"] = random(num_kernels, HIDDEN)
+    rank = DFLASH2["selector_rank"]
+    state["candidate_selector.hidden_projection.weight"] = random(rank, HIDDEN)
+    for name in ("predecessor_codebook", "successor_codebook"):
+        state[f"candidate_selector.{name}"] = random(target.info.vocab_size, rank)
+    config["architectures"] = ["DFlash2DraftModel"]
+    config["dflash_config"] = {**config["dflash_config"], **DFLASH2, **BLOCK, **changes}
+    return {**config, "is_causal": False}, state
+
+
+def speculators_dflash2(target, seed=11):
+    config, _ = speculators_dflash(target, seed)
+    _, state = dflash2(target, seed)
+    return {**config, **DFLASH2, "speculators_model_type": "dflash2", "sample_from_anchor": False}, state
+
+
+def open_spec(target, seed=11, first=0):
+    """z-lab's head in the Open Spec Config, in its flat dialect. first: how layers are counted."""
+    config, state = dflash(target, seed)
+    spec = {
+        "method": "dflash",
+        "speculative_tokens": config.pop("block_size") - 1,
+        "target_layer_ids": [layer + first for layer in BLOCK_LAYERS],
+        "target_layer_start_idx": first,
+        "sample_from_anchor": False,
+        "mask_token_id": config.pop("dflash_config")["mask_token_id"],
+        "sliding_window_non_causal": False,
+    }
+    about = {"open_spec_config_version": "0.0.0", "architectures": ["DflashDraftModel"]}
+    return {**config, **about, "speculative_config": spec}, state
+
+
+def open_spec_of_another_method(target):
+    config, state = open_spec(target)
+    return {**config, "speculative_config": {**config["speculative_config"], "method": "eagle9"}}, state
+
+
+def open_spec_nested(target, seed=11):
+    """The same in the older dialect."""
+    config, state = open_spec(target, seed)
+    spec = config["speculative_config"]
+    names = ("sample_from_anchor", "mask_token_id", "sliding_window_non_causal")
+    return {**config, "speculative_config": {**spec, "dflash_config": {name: spec.pop(name) for name in names}}}, state
 
 
 class PlainHead:
@@ -310,11 +383,11 @@ class PlainHead:
         norm = f"{place}self_attn.{name}_norm"
         return self._normed(rows, norm) if f"{norm}.weight" in self.state else rows
 
-    def _turned(self, rows):
-        """Rotary angles of the places 1, 2, ..."""
+    def _turned(self, rows, first=1):
+        """Rotary angles of the places first, first + 1, ..."""
         half, theta = rows.shape[-1] // 2, self.layer["rope_parameters"]["rope_theta"]
         speeds = theta ** (-torch.arange(half, dtype=torch.float64) / half)
-        angles = torch.arange(1, len(rows) + 1, dtype=torch.float64)[:, None, None] * speeds
+        angles = torch.arange(first, first + len(rows), dtype=torch.float64)[:, None, None] * speeds
         left, right = rows[..., :half], rows[..., half:]
         turned = [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()]
         return torch.cat(turned, dim=-1)
@@ -322,6 +395,82 @@ class PlainHead:
     def _normed(self, rows, name):
         eps = self.layer["rms_norm_eps"]
         return rows / (rows.square().mean(-1, keepdim=True) + eps).sqrt() * self.state[f"{name}.weight"]
+
+
+class PlainBlock(PlainHead):
+    """A block's head by its papers: the whole text and one block in one pass, in float64, place by place.
+
+    sees: (layer, place of the block, place it looks at, whether that is one of the block) -> whether it does; places
+    are counted in the text.
+    """
+
+    def __init__(self, config, state, target, sees):
+        layer = config.get("transformer_layer_config", {**config, "rope_parameters": {"rope_theta": 500.0}})
+        super().__init__({"speculators_model_type": "", "transformer_layer_config": layer}, state, target)
+        self.settings = {**config, **config.get("dflash_config", {})}
+        self.sees = sees
+
+    def forward(self, states, last):
+        """The features [B, H] of a block whose first token is `last`, behind texts' states [n, C]."""
+        context = self._normed(states @ self.state["fc.weight"].T, "hidden_norm")
+        size = self.settings["block_size"]
+        scale = self.settings.get("input_embedding_scale", 1.0)
+        x = self.table[torch.tensor([last, *[self.settings["mask_token_id"]] * (size - 1)])] * scale
+        for number in range(self.layer["num_hidden_layers"]):
+            place = f"layers.{number}."
+            inputs = self._normed(x, f"{place}input_layernorm")
+            kernels = self._kernels(f"{place}attention_conv", inputs)
+            x = x + self._convolved(self._over(number, self._convolved(inputs, kernels, 0), context), kernels, 1)
+            inputs = self._normed(x, f"{place}post_attention_layernorm")
+            kernels = self._kernels(f"{place}mlp_conv", inputs)
+            out = self._convolved(inputs, kernels, 0)
+            gate, up = (out @ self.state[f"{place}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+            out = (gate * gate.sigmoid() * up) @ self.state[f"{place}mlp.down_proj.weight"].T
+            x = x + self._convolved(out, kernels, 1)
+        return self._normed(x, "norm")
+
+    def output(self, features):
+        rows = features @ self.target.model.get_output_embeddings().weight.double().T
+        rows = rows * self.settings.get("output_multiplier", 1.0)
+        bound = self.settings.get("final_logit_softcapping")
+        return bound * (rows / bound).tanh() if bound else rows
+
+    def _over(self, number, inputs, context):
+        place, size, num_before = f"layers.{number}.", self.layer.get("head_dim", HEAD), len(context)
+        query = self._turned(self._heads(place, "q", inputs, size), num_before)
+        key, value = (self._heads(place, name, torch.cat([context, inputs]), size) for name in "kv")
+        key = self._turned(key, 0)
+        mask = torch.ones(len(inputs), len(key), dtype=torch.bool)
+        for row in range(len(inputs)):
+            for column in range(len(key)):
+                mask[row, column] = self.sees(number, num_before + row, column, column >= num_before)
+        mixed = []
+        for head in range(4):
+            scores = query[:, head] @ key[:, head // 2].T / math.sqrt(size)
+            mixed.append(scores.masked_fill(~mask, -math.inf).softmax(-1) @ value[:, head // 2])
+        return torch.cat(mixed, dim=-1) @ self.state[f"{place}self_attn.o_proj.weight"].T
+
+    def _kernels(self, name, inputs):
+        """Kernels [place, side, tap, channel]; None without a convolution."""
+        if f"{name}.base_kernel" not in self.state:
+            return None
+        base = self.state[f"{name}.base_kernel"]
+        group = self.settings["conv_group_size"]
+        added = inputs @ self.state[f"{name}.kernel_projection.weight"].T
+        added = added.view(len(inputs), 2, base.shape[1], -1)
+        kernels = torch.empty(len(inputs), *base.shape, dtype=torch.float64)
+        for channel in range(base.shape[2]):
+            kernels[..., channel] = base[..., channel] + added[..., channel // group]
+        return kernels
+
+    def _convolved(self, rows, kernels, side):
+        if kernels is None:
+            return rows
+        out = torch.zeros_like(rows)
+        for place in range(len(rows)):
+            for tap in range(min(kernels.shape[2], place + 1)):
+                out[place] += kernels[place, side, tap] * rows[place - tap]
+        return out
 
 
 def _foreign(config, *names):
@@ -361,14 +510,9 @@ SAMPLES = {
     "EAGLE-3, DeepSpec": deepspec_eagle3,
     "P-EAGLE": lambda target: peagle_outside(*speculators_peagle(target)),
     "DFlash, transformers": transformers_dflash,
-    "DFlash, Open Spec Config": _foreign(
-        {
-            "open_spec_config_version": "0.0.0",
-            "architectures": ["DflashDraftModel"],
-            "speculative_config": {"method": "dflash", "target_layer_ids": [1, 3], "target_layer_start_idx": 0},
-        },
-        "fc.weight",
-    ),
+    "DFlash, Open Spec Config": open_spec,
+    "DFlash2, z-lab": dflash2,
+    "speculators `dflash2`": speculators_dflash2,
     "DSpark, DeepSpec": dspark,
     "Gemma 4's assistant": gemma_assistant,
     "DFlash, z-lab": dflash,

@@ -55,6 +55,14 @@ DEEP = replace(
 )
 BIAS = BiasRecipe(4, "forward_kl", replace(SCHEDULE, long_fraction=0, weight_decay=0))
 MEDUSA = replace(RECIPE, name="fable-medusa", shape=None, heads=Heads("medusa", 2, own_output=True, bias=BIAS))
+BLOCK = replace(
+    RECIPE,
+    name="fable-block",
+    shape=None,
+    heads=Heads(
+        "block", 3, own_output=False, num_layers=2, intermediate_size=24, bias=replace(BIAS, has_confidence=True)
+    ),
+)
 EAGLE = replace(RECIPE, name="fable-eagle", shape=None, heads=Heads("eagle", 1, own_output=False))
 UNDISTILLED = replace(RECIPE, name="fable-draft-undistilled")
 DISTILLED = replace(

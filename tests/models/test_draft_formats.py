@@ -14,8 +14,11 @@ from tests.helpers.eagle_heads import eagle, eagle3, target_of
 from tests.helpers.head_formats import (
     SAMPLES,
     dflash,
+    dflash2,
     dspark,
     folder_of,
+    open_spec,
+    open_spec_of_another_method,
     speculators_dflash,
     speculators_eagle3,
     vllm_medusa,
@@ -23,7 +26,11 @@ from tests.helpers.head_formats import (
 from tests.helpers.tiny_models import FAMILIES, tiny, tiny_tokenizer
 
 FOREIGN = {
-    "DFlash, Open Spec Config": "a head in the Open Spec Config .method: 'dflash'.",
+    "Open Spec Config": (open_spec_of_another_method, "a head in the Open Spec Config .method: 'eagle9'."),
+    "speculators": (
+        lambda target: ({"speculators_model_type": "independent"}, {"fc.weight": torch.ones(2, 2)}),
+        "a head in the format speculators 'independent'",
+    ),
 }
 
 
@@ -34,9 +41,10 @@ def target():
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_no_method_runs_is_named_where_a_model_is_wanted_even_with_a_tokenizer(name, target, tmp_path):
-    folder = folder_of(tmp_path / "held", *SAMPLES[name](target))
+    make, held = FOREIGN[name]
+    folder = folder_of(tmp_path / "held", *make(target))
     tiny_tokenizer().save_pretrained(folder)
-    words = f"^held is {FOREIGN[name]}, which specviz does not run: take a draft model or a head of another format"
+    words = f"^held is {held}, which specviz does not run: take a draft model or a head of another format"
     with pytest.raises(SpecvizError, match=words):
         ModelFolder(tmp_path / "held", "held")
 
@@ -51,6 +59,8 @@ HEADS = {
     "DFlash": (dflash, "a DFlash head", "block"),
     "DSpark": (dspark, "a DSpark head", "block"),
     "speculators dflash": (speculators_dflash, "a head in the format speculators dflash", "block"),
+    "DFlash2": (dflash2, "a DFlash head", "block"),
+    "Open Spec Config": (open_spec, "a DFlash head in the Open Spec Config", "block"),
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from specviz.decoding.forward.compact_forward import Compact
@@ -49,8 +49,8 @@ def compiled_refusal(layers: Sequence[DecoderLayer], products: Products) -> str:
     if activation not in _IS_GELU:
         return f"not written for the activation {activation}"
     norms = [getattr(layer, name) for layer in layers for name in Layer.NORMS]
-    if any(isinstance(norm, nn.Module) for norm in norms):
-        return "a norm is left out"
+    if any(norm is not None and not isinstance(norm, Norm) for norm in norms):
+        return "a norm is left out, or more than a norm stands there"
     linears = [getattr(layer, name) for layer in layers for name in Layer.LINEARS]
     widths = {linear.table["weight"].shape[1] for linear in linears} | {first.width}
     odd = [width for width in sorted(widths) if width % UNIT]

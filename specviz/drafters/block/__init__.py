@@ -2,7 +2,7 @@
 
 from specviz.drafters.method import Method, load_build
 from specviz.drafters.params import DRAWN, MARKOV, TOP, Choice, ModelParam
-from specviz.drafters.policy import BLIND_K_PARAMS
+from specviz.drafters.policy import HEAD_K_PARAMS
 
 METHOD = Method(
     name="block",
@@ -23,7 +23,7 @@ METHOD = Method(
             {DRAWN: "tokens drawn from the head's distributions", TOP: "its most likely tokens"},
         ),
         MARKOV,
-        *BLIND_K_PARAMS,
+        *HEAD_K_PARAMS,
     ),
     build=load_build(f"{__name__}.drafter"),
     proposer="A small head that reads the target's states fills a block of up to ",

@@ -2,20 +2,21 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from specviz.decoding.device import argmax, exact_dtype, to_device
-from specviz.decoding.draft import EMPTY, Draft, chain
+from specviz.decoding.device import to_device
+from specviz.decoding.draft import EMPTY, Draft
 from specviz.decoding.drafter import Ahead, Context
-from specviz.decoding.sampling import HEADS, fetch_tokens
 from specviz.decoding.work import Work
 from specviz.drafters.block.heads import BlockHead
-from specviz.drafters.markov import draw_chain
+from specviz.drafters.markov import Biased, draw_chain, tokens_before
 from specviz.drafters.method import Parts
 from specviz.drafters.params import TOP, TRAINED, Value
 from specviz.drafters.policy import ChainDrafter, Policy, make_policy
+from specviz.errors import SpecvizError
 
 AT_ONCE = 32  # blocks in one pass over a known text
 
@@ -23,8 +24,8 @@ AT_ONCE = 32  # blocks in one pass over a known text
 class BlockDrafter(ChainDrafter):
     """Keeps a row of the head for every token of the text that the target has read; a block's rows are dropped.
 
-    No token of a block sees another one's guess, so agreement falls with the depth. A Markov bias mends that: tokens
-    are then chosen one after another.
+    No token of a block sees another one's guess, so agreement falls with the depth. A Markov bias or a selector mends
+    that: tokens are then chosen one after another.
     """
 
     work = Work()
@@ -39,12 +40,12 @@ class BlockDrafter(ChainDrafter):
     ) -> None:
         """draws: whether each token is drawn from its distribution, and not the most likely one.
 
-        biased: whether the head's Markov bias counts, if it has one.
+        biased: whether the token before counts, by the head's Markov bias or its selector, if it has one.
         """
         super().__init__(policy=policy)
         self._head = head
         self._draws = draws
-        self._bias = head.markov if biased else None
+        self._is_biased = biased
         self.hidden_layers = head.hidden_layers
         self._reset(())
 
@@ -60,27 +61,25 @@ class BlockDrafter(ChainDrafter):
             return EMPTY
         if context.tokens is not self._text:
             self._reset(context.tokens)
-        rows = self._guess(context.tokens, states)[:k]
+        features = self._guess(context.tokens, states)[:k]
+        draft = draw_chain(
+            context,
+            self._head.logits(features),
+            self._chain(features),
+            draws=self._draws,
+            refuses=partial(self._refuses, features) if self._policy.asks_the_head else None,
+        )
         evidence = {"block": self._head.most_tokens, **self._policy.evidence(k)}
-        if not self._draws:
-            return replace(self._most_likely(context.tokens[-1], rows), evidence=evidence)
-        return replace(draw_chain(context, rows, self._bias), evidence=evidence)
+        return replace(draft, evidence=evidence)
 
-    def _most_likely(self, last: int, rows: Tensor) -> Draft:
-        """The most likely token of each row [k, V], biased by the one before it, as a point mass."""
-        if self._bias is not None:
-            token = to_device([last], torch.long, rows.device)[0]
-            biased = []
-            for depth, row in enumerate(rows):
-                biased.append(row + self._bias(depth, token))
-                token = argmax(biased[-1])
-            rows = torch.stack(biased)
-        sums = rows.softmax(-1).sum(-1, dtype=exact_dtype(rows.device))
-        ids, _ = fetch_tokens(argmax(rows), sums, HEADS)
-        return chain(ids, None, rows)
+    def _chain(self, features: Tensor) -> Biased | None:
+        return self._head.chain(features) if self._is_biased else None
+
+    def _refuses(self, features: Tensor, depth: int, before: Tensor) -> bool:
+        return self._policy.refuses(self._head.confidence(features[depth], before))
 
     def _guess(self, tokens: Sequence[int], states: Tensor) -> Tensor:
-        """The logits [N, V] of all tokens of a block behind the text. states: the target's before its last token."""
+        """The features [N, H] of all tokens of a block behind the text. states: the target's before its last token."""
         known = self._rows.count
         if known < len(states):
             self._rows.store(self._head.fuse(states[known:]))
@@ -88,7 +87,7 @@ class BlockDrafter(ChainDrafter):
         place = torch.full_like(last, len(states))
         features = self._head.guess(self._rows, last, place)[0]
         self.work += Work(1, len(states) - known + len(features))
-        return self._head.logits(features)
+        return features
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         """The head's guesses at any place of a known text, some blocks in one pass."""
@@ -100,17 +99,23 @@ class BlockDrafter(ChainDrafter):
             for places in (starts - 1).split(AT_ONCE):
                 pieces.append(self._head.guess(rows, tokens[places], places))
             features = torch.cat(pieces)  # [S, N, H]
+            biased = self._chain(features)
             for depth in range(min(depths, features.shape[1])):
                 logits = self._head.logits(features[:, depth])
-                if self._bias is not None:
-                    before = (starts + depth - 1).clamp_max(len(tokens) - 1)
-                    logits = logits + self._bias(depth, tokens[before])
+                if biased is not None:
+                    logits = biased(depth, tokens_before(tokens, starts, depth), logits)
                 yield logits, None
 
         return ahead
 
 
 def build(parts: Parts, params: Mapping[str, Value]) -> BlockDrafter:
+    head = parts.heads
+    policy = make_policy(params)
+    if policy.asks_the_head and head.confidence_head is None:
+        raise SpecvizError(
+            f"k_policy {policy.name} needs a head with a confidence head (DSpark), and this one has none: choose "
+            "another draft length"
+        )
     draws = params["children"] != TOP
-    biased = params["bias"] == TRAINED
-    return BlockDrafter(parts.heads, make_policy(params), draws=draws, biased=biased)
+    return BlockDrafter(head, policy, draws=draws, biased=params["bias"] == TRAINED)

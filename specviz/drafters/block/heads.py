@@ -8,35 +8,74 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 from transformers import LlamaConfig
 
+from specviz.drafters.block.convolution import ConvolvedLayer
 from specviz.drafters.block.layouts import BlockLayout, find_layout, fused_layers
+from specviz.drafters.block.successors import BIASES, BlockBias, CandidateSelector, ConfidenceHead
 from specviz.drafters.eagle import heads as eagle
 from specviz.drafters.eagle.layers import AttentionParts, HeadRows, PlainLayer, RMSNorm
+from specviz.drafters.markov import Biased, bias_sizes
 from specviz.models.files.checkpoint import LoadReport
 from specviz.models.pool import LoadedModel
 
-IGNORED = rf"{eagle.IGNORED}|confidence_head\..*"
-"""The last are DSpark's, for a scheduler that is not run here."""
+IGNORED = eagle.IGNORED
 
 
 class BlockHead(eagle.Eagle3Head):
     """The layers of a block's head: keys `fc.weight`, `hidden_norm.weight`, `layers.*` and `norm.weight`.
 
-    Without an embedding or an output matrix of its own it takes the target's.
+    Without an embedding or an output matrix of its own it takes the target's. DSpark adds a bias and a confidence head,
+    DFlash2 convolutions and a selector.
     """
+
+    markov: BlockBias | None
+    candidate_selector: CandidateSelector | None
+    confidence_head: ConfidenceHead | None
 
     def _build(self, config: LlamaConfig, layout: BlockLayout, parts: AttentionParts) -> None:
         self.num_choices = config.vocab_size
         size = config.hidden_size
         self._layout = layout
-        self._windows = {str(window): window for window in layout.windows}
+        self._sights = {
+            str(place): sight for place, sight in enumerate(dict.fromkeys(layout.sights))
+        }
         self.fc = nn.Linear(len(self.hidden_layers) * self._width, size, bias=False)
         self.hidden_norm = RMSNorm(size, eps=config.rms_norm_eps)
-        self.layers = nn.ModuleList(PlainLayer(config, parts) for _ in layout.windows)
+        self.layers = nn.ModuleList(self._block_layer(config, parts) for _ in layout.sights)
         self.norm = RMSNorm(size, eps=config.rms_norm_eps)
         self.lm_head = nn.Linear(size, config.vocab_size, bias=False)
-        self.markov = layout.markov
+        self.markov = self._empty_bias(config)
+        self.candidate_selector = None
+        if layout.selector is not None:
+            self.candidate_selector = CandidateSelector(size, self.vocab_size, *layout.selector)
+        self.confidence_head = self._empty_confidence(size)
+
+    def _block_layer(self, config: LlamaConfig, parts: AttentionParts) -> PlainLayer:
+        if self._layout.convolution is None:
+            return PlainLayer(config, parts)
+        return ConvolvedLayer(config, parts, self._layout.block_size, *self._layout.convolution)
+
+    def _empty_bias(self, config: LlamaConfig) -> BlockBias | None:
+        """A bias for the tensors that the checkpoint has."""
+        kind = self._layout.markov
+        if kind is None:
+            return None
+        shapes = self._layout.shapes
+        rank, num_tables = bias_sizes(shapes, self.vocab_size, self.most_tokens)
+        if kind not in BIASES:
+            return BlockBias(self.vocab_size, rank, num_tables, config.vocab_size)
+        return BIASES[kind](config.hidden_size, self.vocab_size, rank, config.vocab_size)
+
+    def _empty_confidence(self, size: int) -> ConfidenceHead | None:
+        layout = self._layout
+        weight = layout.shapes.get("confidence_head.proj.weight")
+        if weight is None:
+            return None
+        reads_row = self.markov is not None and weight[-1:] != (size,)
+        rank = self.markov.embed.embedding_dim if reads_row else 0
+        return ConfidenceHead(size + rank, "confidence_head.proj.bias" in layout.shapes)
 
     @property
     def most_tokens(self) -> int:
@@ -44,13 +83,14 @@ class BlockHead(eagle.Eagle3Head):
         return self._layout.block_size - (not self._layout.from_anchor)
 
     def rows(self) -> HeadRows:
-        return HeadRows([*self.layers], self.rotary, list(map(str, self._layout.windows)))
+        names = {sight: name for name, sight in self._sights.items()}
+        return HeadRows([*self.layers], self.rotary, [names[each] for each in self._layout.sights])
 
     def fuse(self, states: Tensor) -> Tensor:
         return self.hidden_norm(self.fc(states))
 
     def guess(self, rows: HeadRows, last: Tensor, starts: Tensor) -> Tensor:
-        """The features [S, N, H] of the N tokens that it drafts behind each of S places of a text.
+        """The features [S, N, H], normalised, of the N tokens that it drafts behind each of S places of a text.
 
         rows: the text's features, stored. last: the ids [S] of the tokens at `starts` [S], the places that the blocks
         begin at; a block sees the rows before its own.
@@ -62,22 +102,74 @@ class BlockHead(eagle.Eagle3Head):
         block = torch.arange(len(last), device=starts.device).repeat_interleave(size)  # [S * B]
         places = places.flatten()
         past = rows.count
-        before = torch.arange(past, device=places.device)
-        sees_text = before < starts[block][:, None]  # [S * B, past]
-        sees = torch.cat([sees_text, block[:, None] == block], dim=1)
-        distance = (places[:, None] - torch.cat([before, places])).abs()
-        see = {}
-        for kind, window in self._windows.items():
-            see[kind] = sees if window is None else sees & (distance <= window)
-        embeddings = self.embed_tokens or self._shared[0]
-        x = embeddings(ids.flatten()).to(self.fc.weight)
+        see = self._see(past, places, block, starts[block])
+        x = self._embed(ids.flatten()).to(self.fc.weight)
         features = rows.read(x, None, places, see)
         rows.count = past
-        return features.view(len(last), size, -1)[:, -self.most_tokens :]
+        return self.norm(features.view(len(last), size, -1)[:, -self.most_tokens :])
+
+    def _see(self, past: int, places: Tensor, block: Tensor, anchors: Tensor) -> dict[str, Tensor]:
+        """The rows [S * B, past + S * B] that each place of the blocks sees, by the names of what layers see.
+
+        block [S * B]: the number of each place's block; anchors [S * B]: that block's first place.
+        """
+        before = torch.arange(past, device=places.device)
+        of_text = before < anchors[:, None]  # [S * B, past]
+        of_block = block[:, None] == block
+        see = {}
+        for name, sight in self._sights.items():
+            text, own = of_text, of_block
+            if sight.is_causal:
+                own = own & (places <= places[:, None])
+            if sight.window is not None:
+                origin = anchors if sight.by_anchor else places
+                text = text & (origin[:, None] - before <= sight.window)
+                if not sight.by_anchor:
+                    own = own & ((places[:, None] - places).abs() <= sight.window)
+            see[name] = torch.cat([text, own], dim=1)
+        return see
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        embeddings = self.embed_tokens or self._shared[0]
+        scale = self._layout.embedding_scale
+        if scale is None:
+            return embeddings(ids)
+        return embedding(ids, embeddings.weight) * scale
+
+    def chain(self, features: Tensor) -> Biased | None:
+        """What the token before says of the next, behind the features of a block [N, H], or of several [S, N, H].
+
+        None where nothing does. Depths are asked in order.
+        """
+        if self.candidate_selector is not None:
+            return self.candidate_selector.chain(features)
+        if self.markov is None:
+            return None
+        addition = self.markov.additions(features)
+
+        def biased(depth: int, before: Tensor, logits: Tensor) -> Tensor:
+            added = addition(depth, before)
+            if added.shape == logits.shape:
+                return logits + added
+            return logits.index_add(-1, self.target_ids, added)
+
+        return biased
+
+    def confidence(self, feature: Tensor, before: Tensor) -> Tensor:
+        """How probable it is [] that the token at a place is accepted, if those before it are; of a confidence head.
+
+        feature [H]: of the place. before []: the token before it.
+        """
+        head = self.confidence_head
+        reads_row = head.proj.in_features > feature.shape[-1]
+        return head(feature, self.markov.embed(before) if reads_row else None)
 
     def choices(self, features: Tensor) -> Tensor:
         output = self.lm_head or self._shared[1]
-        return output(self.norm(features)).to(features.device)
+        rows = output(features).to(features.device) * self._layout.output_multiplier
+        if bound := self._layout.output_softcap:
+            rows = (rows / bound).tanh() * bound
+        return rows
 
     def borrow_output(self, *, is_tied: bool = False) -> None:
         if self.num_choices == self.vocab_size:

@@ -1,17 +1,17 @@
 """The formats of heads that draft a block at once, told apart by a checkpoint's settings (DFlash, arXiv:2602.06036).
 
-They are z-lab's DFlash, speculators' dflash and dspark, DeepSpec's DSpark (arXiv:2607.05147), and the assistant that
-transformers runs with speculation_type='dflash'.
+They are z-lab's DFlash and DFlash2, the Open Spec Config, speculators' dflash, dflash2 and dspark, DeepSpec's DSpark
+(arXiv:2607.05147), and the assistant that transformers runs with speculation_type='dflash'.
 Nothing from an untrusted file is used before it is checked. Errors are SpecvizErrors.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from specviz.decoding.forward.transformers_forward import last_layer, num_layers
+from specviz.drafters.block.successors import BIASES
 from specviz.drafters.eagle.layouts import (
     BLOCK,
     Layout,
@@ -20,20 +20,38 @@ from specviz.drafters.eagle.layouts import (
     speculators_settings,
 )
 from specviz.drafters.heads import read_size
-from specviz.drafters.markov import MarkovBias, empty_bias
+from specviz.drafters.markov import MOST_RANK, PREFIX
 from specviz.errors import SpecvizError
+from specviz.models.files.draft_formats import OPEN_SPEC_VERSION
 from specviz.models.pool import LoadedModel
 
 MOST_TOKENS = 64
 _MOST_STATES = 64
 _MOST_WINDOW = 2**20
+_MOST_TAPS = 64
+_MOST_SCALE = 1e6
 _NAMES = {
     "encoder.fc.weight": "fc.weight",
     "encoder.output_norm_enc.weight": "hidden_norm.weight",
     "markov_head.markov_w1.weight": "markov.embed.weight",
     "markov_head.markov_w2.weight": "markov.0.weight",
+    "candidate_selector.predecessor_codebook.weight": "candidate_selector.predecessor_codebook",
+    "candidate_selector.successor_codebook.weight": "candidate_selector.successor_codebook",
 }
-"""Names in transformers' assistants and in DSpark's heads -> names here."""
+"""Names in transformers' assistants, in DSpark's heads and in speculators' dflash2 -> names here."""
+_MARKOV = "markov_head."
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The places that a layer sees of the text before a block, and of the block itself."""
+
+    window: int | None = None
+    """How many places away; None: all."""
+    is_causal: bool = False
+    """Whether a place sees only those before it in its block."""
+    by_anchor: bool = False
+    """Whether the window is counted from the block's first place, and limits the text alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,56 +62,164 @@ class BlockLayout(Layout):
     """How many places one pass reads: the last token of the text and the mask tokens behind it."""
     from_anchor: bool = False
     """Whether the first drafted token is read at the last token's own place, and not at the first mask token's."""
-    windows: tuple[int | None, ...] = ()
-    """How many places away each layer sees; None: all."""
-    markov: MarkovBias | None = None
-    """The bias by the token before (DSpark), without its numbers; None: there is none."""
+    sights: tuple[Sight, ...] = ()
+    """Of each layer."""
+    embedding_scale: float | None = None
+    """What the rows of the embedding are multiplied with; None: they come from the target's module as it is."""
+    output_multiplier: float = 1.0
+    output_softcap: float = 0.0
+    """The bound of the logits, by tanh; 0: none."""
+    markov: str | None = None
+    """The sort of its Markov bias (DSpark): vanilla, gated or rnn; None: it has none."""
+    convolution: tuple[int, int] | None = None
+    """The taps and the channels per group of its convolutions (DFlash2)."""
+    selector: tuple[int, int] | None = None
+    """The rank of its selector, and how many candidates it has at each place (DFlash2)."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of each of its tensors, by its name in the head."""
 
 
 def find_layout(config: Settings, state: Mapping[str, Tensor], target: LoadedModel) -> BlockLayout:
     """The format of a checkpoint. Raises SpecvizError if it is none of these."""
     of_speculators = config.get("speculators_model_type") is not None
-    settings = dict(speculators_settings(config) if of_speculators else config)
+    is_open = "open_spec_config_version" in config
     inner = config.get("dflash_config")
-    if isinstance(inner, Mapping):
-        settings = {**settings, **inner}
-    if (kind := settings.get("markov_head_type")) not in (None, "vanilla"):
-        raise SpecvizError(f"its markov_head_type must be vanilla (got {kind!r:.40})")
+    if is_open:
+        settings = _open_settings(config)
+    else:
+        settings = dict(speculators_settings(config) if of_speculators else config)
+        settings |= inner if isinstance(inner, Mapping) else {}
+    is_transformers = not (of_speculators or is_open or isinstance(inner, Mapping))
+    # DeepSpec has no such setting: its DSpark always reads there, and vLLM reads speculators' so
+    from_anchor = settings.get("sample_from_anchor", "markov_rank" in settings) is True
     names = {name: _name(name) for name in state}
-    renamed = {names[name]: tensor for name, tensor in state.items()}
-    with torch.device("meta"):
-        markov = empty_bias(renamed, target.info.vocab_size, 1)
     return BlockLayout(
         BLOCK,
         settings,
         names,
         of_speculators,
         read_mask(settings, target),
-        read_size(settings, "block_size", None, MOST_TOKENS, least=2),
-        # DeepSpec has no such setting: its DSpark always reads there
-        settings.get("sample_from_anchor", "markov_rank" in settings) is True,
-        _windows(settings),
-        markov,
+        block_size=read_size(settings, "block_size", None, MOST_TOKENS, least=2),
+        from_anchor=from_anchor,
+        sights=_sights(settings, is_transformers, of_speculators or is_open),
+        embedding_scale=None if is_transformers else _scale(settings, "input_embedding_scale", 1.0),
+        output_multiplier=_scale(settings, "output_multiplier", 1.0),
+        output_softcap=_scale(settings, "final_logit_softcapping", 0.0),
+        markov=_markov(settings, names.values()),
+        convolution=_convolution(settings),
+        selector=_selector(settings, target),
+        shapes={names[name]: tuple(tensor.shape) for name, tensor in state.items()},
     )
+
+
+def _open_settings(config: Settings) -> dict[str, object]:
+    """The settings of the Open Spec Config in one mapping, in the words of z-lab's.
+
+    Its two dialects keep some settings in `speculative_config` or in `dflash_config` within.
+    """
+    version = config["open_spec_config_version"]
+    if version != OPEN_SPEC_VERSION:
+        raise SpecvizError(
+            f"open_spec_config_version in its config.json must be {OPEN_SPEC_VERSION} (got {version!r:.40})"
+        )
+    spec = config.get("speculative_config")
+    spec = spec if isinstance(spec, Mapping) else {}
+    inner = spec.get("dflash_config")
+    settings = {**config, **spec, **(inner if isinstance(inner, Mapping) else {})}
+    num_tokens = read_size(settings, "speculative_tokens", None, MOST_TOKENS)
+    settings["block_size"] = num_tokens + (settings.get("sample_from_anchor") is not True)
+    first = read_size(settings, "target_layer_start_idx", None, 1, least=0)
+    ids = settings.get("target_layer_ids")
+    if first and isinstance(ids, list):
+        settings["target_layer_ids"] = [
+            layer - first if type(layer) is int else layer for layer in ids
+        ]
+    return settings
 
 
 def _name(name: str) -> str:
     short = name.removeprefix("model.")
-    return _NAMES.get(short, short)
+    renamed = _NAMES.get(short, short)
+    return f"markov.{renamed.removeprefix(_MARKOV)}" if renamed.startswith(_MARKOV) else renamed
 
 
-def _windows(settings: Settings) -> tuple[int | None, ...]:
-    """The window of each layer."""
+def _sights(settings: Settings, is_transformers: bool, of_speculators: bool) -> tuple[Sight, ...]:
+    """What each layer sees, in a format's own way of counting.
+
+    transformers: all of the block, places up to the window away. z-lab (model.py): places nearer than the window, and
+    sliding layers are causal unless `is_causal` or `causal` says otherwise. speculators (models/dflash/attention.py):
+    the text up to the window before the anchor, and causal if sliding_window_non_causal is false; without it vLLM takes
+    them for not causal.
+    """
     count = read_size(settings, "num_hidden_layers", 1, _MOST_STATES)
     kinds = settings.get("layer_types") or ["full_attention"] * count
     if not isinstance(kinds, list) or len(kinds) != count:
         raise SpecvizError(
             f"layer_types in its config.json must name {count} layers (got {kinds!r:.80})"
         )
+    full = Sight(is_causal=not of_speculators and _says_causal(settings) is True)
     if "sliding_attention" not in kinds:
-        return (None,) * count
+        return (full,) * count
     window = read_size(settings, "sliding_window", None, _MOST_WINDOW)
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    if is_transformers:
+        sliding = Sight(window)
+    elif of_speculators:
+        is_causal = settings.get("sliding_window_non_causal", True) is False
+        sliding = Sight(window, is_causal, by_anchor=True)
+    else:
+        sliding = Sight(window - 1, _says_causal(settings) is not False)
+    return tuple(sliding if kind == "sliding_attention" else full for kind in kinds)
+
+
+def _says_causal(settings: Settings) -> object:
+    """Whether z-lab's settings call all layers causal; None where they say nothing."""
+    is_causal = settings.get("is_causal")
+    return settings.get("causal") if is_causal is None else is_causal
+
+
+def _scale(settings: Settings, name: str, usual: float) -> float:
+    """A finite number from 0 on."""
+    value = settings.get(name)
+    if value is None:
+        return usual
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= _MOST_SCALE:
+        raise SpecvizError(
+            f"{name} in its config.json must be a number from 0 to {_MOST_SCALE:,.0f} (got {value!r:.40})"
+        )
+    return float(value)
+
+
+def _markov(settings: Settings, names: Collection[str]) -> str | None:
+    """The sort of the bias whose tensors a checkpoint has."""
+    if not any(name.startswith(PREFIX) for name in names):
+        return None
+    kind = settings.get("markov_head_type") or "vanilla"
+    if kind != "vanilla" and kind not in BIASES:
+        known = ", ".join(["vanilla", *BIASES])
+        raise SpecvizError(
+            f"markov_head_type in its config.json must be one of {known} (got {kind!r:.40})"
+        )
+    return str(kind)
+
+
+def _convolution(settings: Settings) -> tuple[int, int] | None:
+    if settings.get("conv_kernel_size") is None:
+        return None
+    group_size = read_size(settings, "conv_group_size")
+    hidden_size = read_size(settings, "hidden_size")
+    if hidden_size % group_size:
+        raise SpecvizError(
+            f"conv_group_size in its config.json must divide hidden_size {hidden_size} (got {group_size})"
+        )
+    return read_size(settings, "conv_kernel_size", None, _MOST_TAPS), group_size
+
+
+def _selector(settings: Settings, target: LoadedModel) -> tuple[int, int] | None:
+    if settings.get("selector_rank") is None:
+        return None
+    rank = read_size(settings, "selector_rank", None, MOST_RANK)
+    return rank, read_size(settings, "selector_top_k", None, target.info.vocab_size)
 
 
 def fused_layers(layout: BlockLayout, target: LoadedModel) -> tuple[int, ...]:

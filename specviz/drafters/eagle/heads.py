@@ -42,6 +42,8 @@ _BY_ID = (
     "lm_head.weight",
     "markov.embed.weight",
     "markov.0.weight",
+    "candidate_selector.predecessor_codebook",
+    "candidate_selector.successor_codebook",
     "d2t",
     "t2d",
 )

@@ -23,7 +23,7 @@ from specviz.decoding.forward.decoder_layers import (
     rms_norm,
     store_rows,
 )
-from specviz.decoding.forward.products import products_of
+from specviz.decoding.forward.products import Products, products_of
 from specviz.decoding.forward.quick import CompiledLayers, compiled_refusal
 
 _KIND = "attention"
@@ -74,6 +74,10 @@ class Layer(nn.Module):
         self.mlp = LlamaMLP(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
+    def decoder_layer(self, index: int, kind: str, product: Products) -> DecoderLayer:
+        """The layer in few operations. index: of its stored rows. kind: of its attention, by which it sees."""
+        return DecoderLayer(index, kind, self, product)
+
 
 class PlainLayer(Layer):
     """The weights of a whole Llama decoder layer, which normalises its input itself."""
@@ -119,7 +123,7 @@ class HeadRows:
         layers = []
         for index, block in enumerate(blocks):
             kind = kinds[index] if kinds else _KIND
-            layers.append(DecoderLayer(index, kind, block, products))
+            layers.append(block.decoder_layer(index, kind, products))
         rows = Rows(
             len(layers),
             self._num_key_heads,

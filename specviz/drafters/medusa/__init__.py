@@ -127,7 +127,7 @@ class MedusaDrafter(Drafter):
             return self._tree(context.tokens[-1], logits)
         from specviz.drafters.markov import draw_chain
 
-        return draw_chain(context, logits, self._bias)
+        return draw_chain(context, logits, None if self._bias is None else self._bias.biased)
 
     def _tree(self, last: int, logits: Tensor) -> Draft:
         """Takes the fixed tree's ranks, or the likeliest paths, below the text's last token. logits: [depth, V]."""
@@ -159,8 +159,9 @@ class MedusaDrafter(Drafter):
             for head in range(min(depths, len(self._heads))):
                 logits = self._heads.one(head, states[starts - 2], self._output)
                 if self._bias is not None:
-                    before = (starts + head - 1).clamp_max(len(tokens) - 1)
-                    logits = logits + self._bias(head, tokens[before])
+                    from specviz.drafters.markov import tokens_before
+
+                    logits = self._bias.biased(head, tokens_before(tokens, starts, head), logits)
                 yield logits, None
 
         return ahead

@@ -16,7 +16,7 @@ from torch.nn.functional import silu
 
 from specviz.drafters.heads import check_ids, check_sizes, read_size
 from specviz.drafters.markov import PREFIX as MARKOV
-from specviz.drafters.markov import MarkovBias, empty_bias
+from specviz.drafters.markov import MarkovBias, bias_sizes
 from specviz.errors import SpecvizError
 from specviz.models.files.checkpoint import LoadReport, fill
 from specviz.models.pool import LoadedModel
@@ -122,7 +122,9 @@ def read(
     own_output = config.get("medusa_own_output", True) is not False
     with torch.device("meta"):
         module = MedusaHeads(hidden_size, vocab_size, num_heads, num_blocks, own_output)
-        module.markov = empty_bias(state, vocab_size, num_heads)
+        if any(key.startswith(MARKOV) for key in state):
+            shapes = {key: tensor.shape for key, tensor in state.items()}
+            module.markov = MarkovBias(vocab_size, *bias_sizes(shapes, vocab_size, num_heads))
     prefix = _PREFIX if any(key.startswith(_PREFIX) for key in state) else ""
     keys = {
         name if name.startswith(MARKOV) else f"{prefix}{name}": name for name in module.state_dict()

@@ -18,12 +18,17 @@ SPECULATORS = {
     "peagle": "eagle",
     "mtp": "eagle",
     "dflash": "block",
+    "dflash2": "block",
     "dspark": "block",
 }
 """The formats of speculators that are read, by their own names, and the method that drafts with each."""
 MOST_CONFIG_BYTES = 2**20
 GEMMA_ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
 """The kinds of models, by transformers' names, that draft for a Gemma 4 over its keys and values."""
+OPEN_SPEC = "Open Spec Config"
+OPEN_SPEC_VERSION = "0.0.0"
+OPEN_SPEC_METHOD = "dflash"
+"""The one method that has a schema there."""
 _OF_A_BLOCK = {"block_size", "mask_token_id", "target_layer_ids"}
 _EAGLE = re.compile(r"(?:model\.)?(?:midlayer|layers\.0)\..*")
 _MEDUSA = re.compile(
@@ -48,6 +53,8 @@ def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> D
     if config.get("model_type") in GEMMA_ASSISTANTS:
         name = "Gemma 4's assistant, a head that reads the target's own keys and values"
         return DraftFormat(name, "assistant")
+    if _open_method(config):
+        return DraftFormat(f"a DFlash head in the {OPEN_SPEC}", "block")
     if _is_block(config):
         is_dspark = "markov_rank" in config
         return DraftFormat("a DSpark head" if is_dspark else "a DFlash head", "block")
@@ -67,12 +74,19 @@ def _foreign(config: Mapping[str, object]) -> str:
     kind = config.get("speculators_model_type")
     if kind is not None and kind not in SPECULATORS:
         return f"a head in the format speculators {kind!r:.40}"
+    method = _open_method(config)
+    if method in ("", OPEN_SPEC_METHOD):
+        return ""
+    return f"a head in the {OPEN_SPEC} (method: {method!r:.40})"
+
+
+def _open_method(config: Mapping[str, object]) -> str:
+    """The method that the Open Spec Config names; "" for settings of another format."""
     spec = config.get("speculative_config")
-    method = spec.get("method") if isinstance(spec, Mapping) else None
     has_method = isinstance(spec, Mapping) and "method" in spec
-    if "open_spec_config_version" in config or has_method:
-        return f"a head in the Open Spec Config (method: {str(method)!r:.40})"
-    return ""
+    if "open_spec_config_version" not in config and not has_method:
+        return ""
+    return str(spec.get("method") if isinstance(spec, Mapping) else None)
 
 
 def _is_block(config: Mapping[str, object]) -> bool:

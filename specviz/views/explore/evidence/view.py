@@ -121,6 +121,8 @@ def _policy(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftP
     if estimates := estimates_of(step):
         items.append(("estimated acceptance", _percents(estimates)))
         items.append(("estimated survival", _percents(accumulate(estimates, mul))))
+    if (doubt := evidence.number("doubt")) is not None:
+        items.append(("expected of the next token, which was not drafted", percent(doubt)))
     if (cost := evidence.number("cost_ratio")) is not None:
         items.append(("cost of a drafted token", f"{percent(cost)} of a target check"))
     return parts.facts("How long a draft may be", items)
