@@ -86,11 +86,13 @@ class Schedule:
 class BiasRecipe:
     """A Markov bias of this rank (DSpark, arXiv:2607.05147), fitted on finished heads, which stay as they are.
 
-    `loss`: forward_kl, reverse_kl or total_variation, between the target's distribution and that of head and bias."""
+    `loss`: forward_kl, reverse_kl or total_variation, between the target's distribution and that of head and bias.
+    `has_confidence`: a block's head also gets a confidence head, which learns the overlap of both by cross-entropy."""
 
     rank: int
     loss: str
     schedule: Schedule
+    has_confidence: bool = False
 
     def __post_init__(self) -> None:
         check("loss", self.loss, LOSSES)
@@ -102,7 +104,7 @@ class Heads:
 
     `own_output`: every Medusa head has an output matrix of its own, as the public checkpoints do; else they use the
     target's (the others always do). A block drafts `num_heads` tokens at once, with `num_layers` layers of this
-    `intermediate_size`. `bias`: what is fitted to Medusa's heads when they are finished."""
+    `intermediate_size`. `bias`: what is fitted to Medusa's heads or a block's when they are finished."""
 
     kind: str
     num_heads: int

@@ -16,13 +16,18 @@ from specviz.zoo.data.samples import SAMPLES, open_samples, write_samples
 from specviz.zoo.data.tokenizer import load_tokenizer, train_tokenizer, training_texts
 from specviz.zoo.training.export import (
     Origin,
-    export_bias,
     export_head,
     export_model,
+    export_parts,
     load_head,
     load_model,
 )
-from specviz.zoo.training.heads import BiasObjective, build_head, fresh_bias, head_objective
+from specviz.zoo.training.heads import (
+    BiasObjective,
+    build_head,
+    fresh_parts,
+    head_objective,
+)
 from specviz.zoo.training.model import build_model
 from specviz.zoo.training.objectives import Objective, objective_of
 from specviz.zoo.training.train import Data, Trainer, TrainingPace, train
@@ -127,12 +132,12 @@ class Workplace:
             raise SpecvizError(f"the recipe of {name} has no bias")
         target = load_model(models / TARGET).to(self.device).requires_grad_(False)
         heads = load_head(models / name, target)
-        bias = fresh_bias(recipe, target).to(self.device)
-        objective = BiasObjective(bias, heads, target, recipe.heads.bias.loss)
+        parts = fresh_parts(recipe, target).to(self.device)
+        objective = BiasObjective(parts, heads, target, recipe.heads.bias.loss)
         stage = replace(recipe, schedule=recipe.heads.bias.schedule)
-        trainer = Trainer.start(stage, bias, objective, self.device)
+        trainer = Trainer.start(stage, parts, objective, self.device)
         train(trainer, self.data(stage), TrainingPace(), on_save=lambda trainer: None)
-        export_bias(bias, Origin(recipe, origin.tokens_seen), models / name)
+        export_parts(parts, Origin(recipe, origin.tokens_seen), models / name)
 
     def restore(self, name: str) -> Trainer:
         """The trainer as its checkpoint left it, or before its first step."""

@@ -1,14 +1,28 @@
-"""What the members learn: early exits and layer dropout, distances between distributions, Medusa and EAGLE heads."""
+"""What the members learn: early exits and layer dropout, distances between distributions, heads of every kind."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from specviz.zoo.evaluation.evaluate import Predicted, RunningSums, add, eagle_head, exit_at, look, medusa_head
-from specviz.zoo.training.export import Origin, export_bias, export_head, load_head
+from specviz.drafters.block.drafter import BlockDrafter
+from specviz.drafters.block.heads import read
+from specviz.zoo.evaluation.evaluate import (
+    BlockGuesses,
+    Predicted,
+    RunningSums,
+    add,
+    eagle_head,
+    exit_at,
+    look,
+    medusa_head,
+)
+from specviz.zoo.training.block import blocks_at, drawn_anchors, states_of
+from specviz.zoo.training.export import Origin, export_head, export_parts, load_head
 from specviz.zoo.training.heads import (
     BiasObjective,
     EagleObjective,
@@ -17,13 +31,14 @@ from specviz.zoo.training.heads import (
     MedusaObjective,
     build_head,
     features_of,
-    fresh_bias,
+    fresh_parts,
     head_objective,
 )
 from specviz.zoo.training.model import build_model, dropout_rates, layer_outputs, output_logits
 from specviz.zoo.training.objectives import DISTANCES, Distil, NextTokenWithExits, objective_of
 from specviz.zoo.training.train import Trainer
-from tests.helpers.small_zoo import DEEP, DISTILLED, EAGLE, MEDUSA, RECIPE
+from tests.helpers.eagle_heads import loaded
+from tests.helpers.small_zoo import BLOCK, DEEP, DISTILLED, EAGLE, MEDUSA, RECIPE
 
 VOCAB = 40
 LAYERS = DEEP.shape.num_layers
@@ -196,10 +211,11 @@ def test_medusa_is_taught_the_row_that_each_head_speaks_about(target, windows):
 @torch.no_grad()
 def test_a_bias_is_taught_the_row_that_follows_the_token_that_it_reads(target, windows):
     """Place by place: head j at t with token t+1+j against the target's row there, by the matrices alone."""
-    heads, bias = build_head(MEDUSA, target), fresh_bias(MEDUSA, target)
-    for parameter in bias.parameters():
+    heads, parts = build_head(MEDUSA, target), fresh_parts(MEDUSA, target)
+    for parameter in parts.parameters():
         parameter.normal_()
-    objective = BiasObjective(bias, heads, target, "total_variation")
+    bias = parts.markov
+    objective = BiasObjective(parts, heads, target, "total_variation")
     tokens, total = windows[:, :-1], 0.0
     features, p = features_of(target, tokens), target(tokens).logits.softmax(-1)
     for j, rows in enumerate(heads(features, target.lm_head)):
@@ -214,10 +230,10 @@ def test_a_bias_is_taught_the_row_that_follows_the_token_that_it_reads(target, w
 
 
 def test_a_bias_begins_by_adding_nothing_and_learns_while_heads_and_target_stay(target, windows):
-    heads, bias = build_head(MEDUSA, target).requires_grad_(False), fresh_bias(MEDUSA, target)
-    assert not bias(1, windows).any()
-    objective = BiasObjective(bias, heads, target, "forward_kl")
-    trainer = Trainer.start(MEDUSA, bias, objective, torch.device("cpu"))
+    heads, parts = build_head(MEDUSA, target).requires_grad_(False), fresh_parts(MEDUSA, target)
+    assert not parts.markov(1, windows).any()
+    objective = BiasObjective(parts, heads, target, "forward_kl")
+    trainer = Trainer.start(MEDUSA, parts, objective, torch.device("cpu"))
     before = [value.clone() for value in (*target.state_dict().values(), *heads.state_dict().values())]
     losses = []
     for step in range(30):
@@ -229,17 +245,86 @@ def test_a_bias_begins_by_adding_nothing_and_learns_while_heads_and_target_stay(
 
 
 def test_an_exported_bias_loads_with_its_heads_and_says_the_same(target, windows, tmp_path):
-    head, bias = build_head(MEDUSA, target), fresh_bias(MEDUSA, target)
+    head, parts = build_head(MEDUSA, target), fresh_parts(MEDUSA, target)
+    bias = parts.markov
     for parameter in bias.parameters():
         torch.nn.init.normal_(parameter)
     export_head(head, "fable-target", Origin(MEDUSA, 0), tmp_path / "heads")
     assert load_head(tmp_path / "heads", target).markov is None
-    export_bias(bias, Origin(MEDUSA, 0), tmp_path / "heads")
+    export_parts(parts, Origin(MEDUSA, 0), tmp_path / "heads")
     loaded, seen = load_head(tmp_path / "heads", target), look(target, windows)
     with torch.inference_mode():
         with_bias, alone = (medusa_head(target, loaded, 1, each, seen).logits for each in (loaded.markov, None))
         assert torch.allclose(with_bias - alone, bias(1, windows[:, 2:]), atol=1e-2)
     assert (loaded.markov(1, windows) - bias(1, windows)).abs().max() < 1e-2
+
+
+@pytest.fixture(scope="module")
+def deeper():
+    """A target of which a block's head reads three different layers."""
+    shape = replace(DEEP.shape, num_layers=6)
+    return build_model(shape, DEEP.seed, VOCAB, 0).eval().requires_grad_(False)
+
+
+def random_block(target):
+    """A block's head with random weights, and what is fitted to it."""
+    head, parts = build_head(BLOCK, target), fresh_parts(BLOCK, target)
+    for parameter in (*head.parameters(), *parts.parameters()):
+        torch.nn.init.normal_(parameter, std=0.3)
+    return head.eval().requires_grad_(False), parts
+
+
+def test_a_block_is_trained_as_it_drafts(deeper, windows, tmp_path):
+    """The exported head, read by the product, guesses along a text what the evaluation says of it."""
+    head, parts = random_block(deeper)
+    folder = tmp_path / "block"
+    export_head(head, "fable-target", Origin(BLOCK, 0), folder)
+    export_parts(parts, Origin(BLOCK, 0), folder)
+    config = json.loads((folder / "config.json").read_text())
+    state = load_file(folder / "model.safetensors") | load_file(folder / "markov.safetensors")
+    product, report = read(config, state, loaded(deeper))
+    assert not report.missing
+    assert not report.unused
+    seen = look(deeper, windows)
+    guesses = BlockGuesses(deeper, load_head(folder, deeper))
+    tokens = windows[0]
+    states = torch.cat([seen.hidden[layer][0, :-1] for layer in product.hidden_layers], -1)
+    for biased, bias in ((True, guesses.head.markov), (False, None)):
+        along = BlockDrafter(product, biased=biased).along(tokens, states)(torch.tensor([2]), 9)
+        for depth, (rows, _) in enumerate(along, start=1):
+            with torch.inference_mode():
+                said = guesses.depth(depth, bias, seen)
+            assert torch.allclose(rows[0], said.logits[0, 0], atol=1e-4)  # the first anchor is the token 1
+        assert depth == BLOCK.heads.num_heads
+
+
+@torch.no_grad()
+def test_a_blocks_bias_is_taught_the_targets_row_behind_the_token_that_it_reads(deeper, windows):
+    """Anchor by anchor and depth by depth; the confidence head is taught how much both overlap."""
+    head, parts = random_block(deeper)
+    objective = BiasObjective(parts, head, deeper, "total_variation")
+    inputs = objective.inputs(windows, 3)
+    tokens = windows[:, :-1]
+    p = deeper(tokens).logits.softmax(-1)
+    anchors = drawn_anchors(head, tokens, 3)
+    states, _ = states_of(head, deeper, tokens)
+    x, places = blocks_at(head, deeper, tokens, anchors)
+    features = head(states, x, places, deeper)
+    weights, total = parts.state_dict(), 0.0
+    for depth in range(3):
+        losses = []
+        for text in range(len(tokens)):
+            for block, anchor in enumerate(anchors[text].tolist()):
+                before = tokens[text, anchor + depth]
+                row = weights["markov.embed.weight"][before]
+                feature = features[text, block, depth + 1]
+                q = (deeper.lm_head(feature) + weights[f"markov.{depth}.weight"] @ row).softmax(-1)
+                overlap = torch.minimum(p[text, anchor + depth], q).sum()
+                said = weights["confidence_head.proj.weight"][0] @ torch.cat([feature, row])
+                said = (said + weights["confidence_head.proj.bias"][0]).sigmoid()
+                losses.append(1 - overlap - overlap * said.log() - (1 - overlap) * (1 - said).log())
+        total += torch.stack(losses).mean().item() / 3
+    assert objective.loss(*inputs).item() == pytest.approx(total, abs=1e-5)
 
 
 def test_eagle_is_taught_the_feature_that_follows(target, windows):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specviz.zoo.config import BiasRecipe, Recipe
+from specviz.zoo.config import BiasRecipe, Heads, Recipe
 from specviz.zoo.data.corpus import CorpusSource
 from specviz.zoo.data.samples import SAMPLES
 from specviz.zoo.evaluation.evaluate import EvaluationRow
@@ -17,9 +17,9 @@ NOTES = """\
   and no bytes. A vocabulary of its own is read in windows of as many of its own tokens, which hold less text: its
   numbers are near the others', not on the same bytes.
 - A head's bits are those of the token that it speaks about: Medusa's head 1 has seen one token less than the target,
-  head 4 four tokens less (with bias each has also seen the token before its own); EAGLE's depth 1 has seen the same
-  tokens, but not the target's feature of the last. A block's depth j has seen j - 1 tokens less, and not that feature;
-  it is measured at every 32nd token.
+  head 4 four tokens less; EAGLE's depth 1 has seen the same tokens, but not the target's feature of the last. A block's
+  depth j has seen j - 1 tokens less, and not that feature; it is measured at every 32nd token. With bias each has also
+  seen the token before its own.
 - Sums solved: greedy answers to held-out sums of two three-digit numbers."""
 
 README_INTRO = """\
@@ -56,11 +56,7 @@ LAYOUTS = {
 format and `medusa_own_output` in config.json are ours: for head j = 0, 1, ..., `<j>.0.linear.weight` [H, H] and
 `<j>.0.linear.bias` [H] of the residual block `x + silu(W x + b)`, then `<j>.1.weight` [V, H], the head's own output
 matrix (absent where `medusa_own_output` is false: the target's serves). Input: the target's last hidden state at
-position t, after its final norm. Head j gives the logits of token t+2+j.
-
-`markov.safetensors`, float16, may be left out: a low-rank Markov bias (DSpark, arXiv:2607.05147), the layout is ours.
-`markov.<j>.weight` [V, r] times the row of `markov.embed.weight` [V, r] of token t+1+j is added to the logits of
-head j. The heads alone guess all tokens at once; with the bias each guess depends on the one before it.""",
+position t, after its final norm. Head j gives the logits of token t+2+j.""",
     "eagle": """\
 `model.safetensors`, float16. The keys are those of the public EAGLE-1 checkpoints (SafeAILab/EAGLE), without
 `embed_tokens.weight`, which is the target's own: `fc.weight` [H, 2H] and `fc.bias` [H], applied to the embedding of
@@ -77,6 +73,16 @@ is the last norm. One pass reads the last token and mask tokens (`mask_token_id`
 sees the text and the whole block. Embedding, rotary angles and output matrix are the target's own. The place of
 each mask token gives the logits of the token there.""",
 }
+
+BIAS_LAYOUT = """\
+`markov.safetensors`, float16, may be left out: a low-rank Markov bias (DSpark, arXiv:2607.05147), the layout is ours.
+`markov.<j>.weight` [V, r] times the row of `markov.embed.weight` [V, r] of the token before is added to the logits of
+depth j = 0, 1, .... The heads alone guess all tokens at once; with the bias each guess depends on the one before it."""
+
+CONFIDENCE_LAYOUT = """\
+Beside the bias lies DSpark's confidence head, `confidence_head.proj.weight` [1, H + r] and `.bias` [1]: times the last
+feature of a place and the embedding's row of the token before, through a sigmoid, it tells how often the token there
+is accepted if those before it are."""
 
 LOSSES = {
     "total_variation": """\
@@ -176,7 +182,7 @@ def model_card(member: Member, target: str, sources: Mapping[str, CorpusSource])
         f"# {recipe.name}",
         intro.format(title=title, num_parameters=member.num_parameters, target=target),
         EDITION_NOTES[recipe.edition],
-        *(["## Layout", LAYOUTS[recipe.heads.kind]] if recipe.heads else []),
+        *(layout(recipe.heads) if recipe.heads else []),
         "## Shape and training",
         table(["", ""], facts(member, target)),
         "## Data",
@@ -191,6 +197,15 @@ def model_card(member: Member, target: str, sources: Mapping[str, CorpusSource])
         LICENCE,
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def layout(heads: Heads) -> list[str]:
+    parts = ["## Layout", LAYOUTS[heads.kind]]
+    if heads.bias is not None:
+        parts.append(BIAS_LAYOUT)
+        if heads.bias.has_confidence:
+            parts.append(CONFIDENCE_LAYOUT)
+    return parts
 
 
 def facts(member: Member, target: str) -> list[list[str]]:
@@ -268,7 +283,7 @@ def bias_facts(bias: BiasRecipe | None) -> list[list[str]]:
         return []
     schedule = bias.schedule
     words = (
-        f"rank {bias.rank}, fitted on the finished heads by {bias.loss.replace('_', ' ')}, all heads alike: "
+        f"rank {bias.rank}, fitted on the finished heads by {bias.loss.replace('_', ' ')}, all depths alike: "
         f"{schedule.tokens:,} tokens, {schedule.tokens_per_step:,} per step, learning rate {schedule.learning_rate}"
     )
     return [["bias", words]]

@@ -18,7 +18,7 @@ from specviz.drafters.markov import MarkovBias
 from specviz.zoo.data.corpus import END_OF_TEXT, TokenFile, valid_windows
 from specviz.zoo.training.block import BlockTrainingHead, blocks_at
 from specviz.zoo.training.export import Origin, load_head, load_model
-from specviz.zoo.training.heads import MedusaHeads, rotary_of
+from specviz.zoo.training.heads import EagleTrainingHead, MedusaHeads, rotary_of
 
 NUM_WINDOWS = 32  # per source of held-out text
 BATCH = 4
@@ -156,18 +156,32 @@ def eagle_head(target: PreTrainedModel, head: torch.nn.Module, seen: SeenBatch) 
     return Predicted(target.lm_head(head(features, embedded, rotary_of(target, features))), shift=1)
 
 
-def block_depth(
-    target: PreTrainedModel, head: BlockTrainingHead, depth: int, seen: SeenBatch
-) -> Predicted:
-    """What a block says of its token `depth` (1, 2, ...), at every ANCHORS-th token of the text as its anchor."""
-    tokens = seen.tokens
-    last = tokens.shape[1] - head.block_size
-    anchors = torch.arange(1, last + 1, ANCHORS, device=tokens.device).expand(len(tokens), -1)
-    states = torch.cat([seen.hidden[layer + 1] for layer in head.target_layers], -1)
-    x, places = blocks_at(head, target, tokens, anchors)
-    features = head(states, x, places, target)[:, :, depth]
-    logits = target.lm_head(features)
-    return Predicted(logits, depth, ANCHORS)
+@dataclass(slots=True)
+class BlockGuesses:
+    """What a block's head says at every ANCHORS-th token of a batch. A batch is guessed once for all depths."""
+
+    target: PreTrainedModel
+    head: BlockTrainingHead
+    newest: tuple[SeenBatch, torch.Tensor] | None = None
+
+    def depth(self, depth: int, bias: MarkovBias | None, seen: SeenBatch) -> Predicted:
+        """Says what the block guesses for its token `depth` (1, 2, ...); a bias has seen the token before that."""
+        if self.newest is None or self.newest[0] is not seen:
+            self.newest = seen, self.guess(seen)
+        logits = self.newest[1][:, :, depth]
+        if bias is not None:
+            before = seen.tokens[:, depth::ANCHORS][:, : logits.shape[1]]
+            logits = logits + bias(depth - 1, before)
+        return Predicted(logits, depth, ANCHORS)
+
+    def guess(self, seen: SeenBatch) -> torch.Tensor:
+        """The logits [B, A, block size, V] at the anchors 1, 1 + ANCHORS, ..."""
+        tokens, head = seen.tokens, self.head
+        last = tokens.shape[1] - head.block_size
+        anchors = torch.arange(1, last + 1, ANCHORS, device=tokens.device).expand(len(tokens), -1)
+        states = torch.cat([seen.hidden[layer + 1] for layer in head.target_layers], -1)
+        x, places = blocks_at(head, self.target, tokens, anchors)
+        return self.target.lm_head(head(states, x, places, self.target))
 
 
 def predictors_of(folder: Path, target: PreTrainedModel) -> dict[str, Predictor]:
@@ -175,19 +189,21 @@ def predictors_of(folder: Path, target: PreTrainedModel) -> dict[str, Predictor]
     recipe = Origin.read(folder).recipe
     if recipe.heads:
         head = load_head(folder, target)
-        if isinstance(head, MedusaHeads):
-            biases = {"": None} if head.markov is None else {"": None, " with bias": head.markov}
-            return {
-                f"{recipe.name}, head {i + 1}{words}": partial(medusa_head, target, head, i, bias)
-                for words, bias in biases.items()
-                for i in range(recipe.heads.num_heads)
-            }
+        if isinstance(head, EagleTrainingHead):
+            return {f"{recipe.name}, depth 1": partial(eagle_head, target, head)}
+        biases = {"": None} if head.markov is None else {"": None, " with bias": head.markov}
         if isinstance(head, BlockTrainingHead):
+            at = BlockGuesses(target, head).depth
             return {
-                f"{recipe.name}, depth {depth}": partial(block_depth, target, head, depth)
+                f"{recipe.name}, depth {depth}{words}": partial(at, depth, bias)
+                for words, bias in biases.items()
                 for depth in range(1, head.block_size)
             }
-        return {f"{recipe.name}, depth 1": partial(eagle_head, target, head)}
+        return {
+            f"{recipe.name}, head {i + 1}{words}": partial(medusa_head, target, head, i, bias)
+            for words, bias in biases.items()
+            for i in range(len(head))
+        }
     if recipe.early_exit:
         return {
             f"{recipe.name}, exit {layer}": partial(exit_at, target, layer)

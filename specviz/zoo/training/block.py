@@ -12,7 +12,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from specviz.drafters.block.successors import ConfidenceHead
 from specviz.drafters.eagle.layers import AttentionParts, PlainLayer, RMSNorm
+from specviz.drafters.markov import MarkovBias
 from specviz.zoo.config import Heads
 from specviz.zoo.training.objectives import Inputs, forward_kl, total_variation
 
@@ -24,6 +26,11 @@ KL_WEIGHT = 0.5  # beside the total variation, which alone starts slowly (arXiv:
 
 class BlockTrainingHead(nn.Module):
     """Keys `fc.weight`, `hidden_norm.weight`, `layers.<n>.*` of a Qwen3 layer, `norm.weight`."""
+
+    markov: MarkovBias | None
+    """The bias that was fitted to its logits, which it leaves to the caller; None: there is none."""
+    confidence_head: ConfidenceHead | None
+    """What was fitted to tell how often its tokens are accepted."""
 
     def __init__(self, target: LlamaForCausalLM, heads: Heads) -> None:
         super().__init__()
@@ -39,6 +46,8 @@ class BlockTrainingHead(nn.Module):
             PlainLayer(config, parts) for _ in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(size, eps=config.rms_norm_eps)
+        self.register_module("markov", None)
+        self.register_module("confidence_head", None)
         for weight in self.parameters():
             if weight.ndim > 1:
                 nn.init.normal_(weight, std=config.initializer_range)
@@ -144,6 +153,36 @@ def blocks_at(
         return target.model.embed_tokens(ids), places
 
 
+def drawn_anchors(head: BlockTrainingHead, tokens: torch.Tensor, step: int) -> torch.Tensor:
+    """Some places [W, A] of texts [W, L] that have room for a block, the same for the same step."""
+    count, length = tokens.shape
+    generator = torch.Generator().manual_seed(step)
+    last = length - head.block_size
+    drawn = [torch.randperm(last, generator=generator)[: length // EVERY] + 1 for _ in range(count)]
+    return torch.stack(drawn).to(tokens.device)
+
+
+def before_each(places: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """What rows [W, L, ...] hold before the guessed tokens of blocks at places [W, A, B]: [W, A, B - 1, ...]."""
+    windows = torch.arange(len(rows), device=rows.device)[:, None, None]
+    return rows[windows, places[:, :, :-1]]
+
+
+def block_guesses(
+    head: BlockTrainingHead, target: LlamaForCausalLM, tokens: torch.Tensor, step: int
+) -> Inputs:
+    """What a `heads.BiasObjective` reads of blocks at the step's anchors."""
+    states, logits = states_of(head, target, tokens)
+    x, places = blocks_at(head, target, tokens, drawn_anchors(head, tokens, step))
+    features = head(states, x, places, target)[:, :, 1:]  # [W, A, B - 1, H]
+    guesses = target.lm_head(features)
+    before, wanted = before_each(places, tokens), before_each(places, logits)
+    found: list[torch.Tensor] = []
+    for depth in range(guesses.shape[2]):
+        found += [rows[:, :, depth] for rows in (features, guesses, before, wanted)]
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class BlockObjective:
     """Total variation and KL from the target's own distributions, at anchors drawn anew for each step."""
@@ -154,26 +193,16 @@ class BlockObjective:
     def inputs(self, windows: torch.Tensor, step: int) -> Inputs:
         tokens = windows[:, :-1]
         states, logits = states_of(self.head, self.target, tokens)
-        count, length = tokens.shape
-        generator = torch.Generator().manual_seed(step)
-        last = length - self.head.block_size
-        drawn = [
-            torch.randperm(last, generator=generator)[: length // EVERY] + 1 for _ in range(count)
-        ]
-        anchors = torch.stack(drawn).to(tokens.device)
+        anchors = drawn_anchors(self.head, tokens, step)
         x, places = blocks_at(self.head, self.target, tokens, anchors)
         return states, x, places, logits
 
     def loss(
         self, states: torch.Tensor, x: torch.Tensor, places: torch.Tensor, logits: torch.Tensor
     ) -> torch.Tensor:
-        guesses = self.head(states, x, places, self.target)[
-            :, :, 1:
-        ]  # of the tokens behind the anchor
+        guesses = self.head(states, x, places, self.target)[:, :, 1:]  # behind the anchor
         q = self.target.lm_head(guesses).float().log_softmax(-1)  # [W, A, B - 1, V]
-        before = places[:, :, :-1].flatten(1)  # the target's row before each of those tokens
-        rows = torch.arange(len(before), device=before.device)[:, None]
-        p = logits[rows, before].float().log_softmax(-1).view_as(q)
+        p = before_each(places, logits).float().log_softmax(-1)
         depth = torch.arange(q.shape[2], device=q.device)
         weights = torch.exp(-depth / DECAY)
         distance = total_variation(p, q) + KL_WEIGHT * forward_kl(p, q)  # [W, A, B - 1]

@@ -19,12 +19,16 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
-from specviz.drafters.markov import PREFIX as MARKOV
-from specviz.drafters.markov import MarkovBias
 from specviz.errors import SpecvizError
 from specviz.zoo.config import Recipe
 from specviz.zoo.data.corpus import END_OF_TEXT
-from specviz.zoo.training.heads import TrainedHead, build_head, fresh_bias, head_settings
+from specviz.zoo.training.heads import (
+    FittedParts,
+    TrainedHead,
+    build_head,
+    fresh_parts,
+    head_settings,
+)
 
 SHARD = "9MB"  # of weights: larger files are no part of a repository
 HEAD_FILES = {
@@ -90,16 +94,16 @@ def export_head(head: TrainedHead, target_name: str, origin: Origin, folder: Pat
         origin.write(partial)
 
 
-def export_bias(bias: MarkovBias, origin: Origin, folder: Path) -> None:
+def export_parts(parts: FittedParts, origin: Origin, folder: Path) -> None:
     """Write a bias, and the recipe that names it, into the folder of the heads that it was fitted on."""
-    save_weights(bias, folder / BIAS_FILE, MARKOV)
+    save_weights(parts, folder / BIAS_FILE)
     origin.write(folder)
 
 
-def save_weights(module: torch.nn.Module, path: Path, prefix: str = "") -> None:
-    """The tensors in float16, their names after `prefix`; the file is complete or absent, never half."""
+def save_weights(module: torch.nn.Module, path: Path) -> None:
+    """The tensors in float16; the file is complete or absent, never half."""
     weights = {
-        f"{prefix}{name}": value.to("cpu", torch.float16).contiguous()
+        name: value.to("cpu", torch.float16).contiguous()
         for name, value in module.state_dict().items()
     }
     partial = path.with_suffix(".partial")
@@ -121,7 +125,7 @@ def load_head(folder: Path, target: LlamaForCausalLM) -> TrainedHead:
     head = build_head(recipe, target)
     state = load_file(folder / HEAD_FILES[recipe.heads.kind])
     if (folder / BIAS_FILE).is_file():
-        head.markov = fresh_bias(recipe, target)
+        fresh_parts(recipe, target).attach(head)
         state |= load_file(folder / BIAS_FILE)
     head.load_state_dict(state)
     return head.to(target.device).eval().requires_grad_(False)

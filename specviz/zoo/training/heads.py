@@ -4,23 +4,35 @@ Medusa (arXiv:2401.10774): head j (0, 1, ...) predicts token t+2+j from the targ
 final norm), by a residual block and an output matrix. EAGLE (arXiv:2401.15077): one decoder layer that goes on in
 feature space; it reads the feature at t and the embedding of token t+1, predicts the feature at t+1, and the target's
 own output matrix turns that into the distribution of token t+2. A Markov bias (DSpark, arXiv:2607.05147) is fitted on
-Medusa's finished heads: it adds to head j's logits at t what token t+1+j says of the token after it."""
+finished heads of Medusa or of a block: it adds to the logits of each depth what the token before says of the next."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import smooth_l1_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, smooth_l1_loss
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from specviz.drafters.block.successors import ConfidenceHead
 from specviz.drafters.markov import MarkovBias
 from specviz.drafters.medusa.heads import MedusaHeads
 from specviz.zoo.config import Recipe
-from specviz.zoo.training.block import BlockObjective, BlockTrainingHead, block_settings
+from specviz.zoo.training.block import (
+    BlockObjective,
+    BlockTrainingHead,
+    block_guesses,
+    block_settings,
+)
 from specviz.zoo.training.model import causal_mask
-from specviz.zoo.training.objectives import DISTANCES, Inputs, Objective, forward_kl
+from specviz.zoo.training.objectives import (
+    DISTANCES,
+    Inputs,
+    Objective,
+    forward_kl,
+    total_variation,
+)
 
 MEDUSA_DECAY = 0.8  # weight of head j is 0.8^j (arXiv:2401.10774, section 2.2.1)
 EAGLE_TOKEN_WEIGHT = (
@@ -85,15 +97,34 @@ def medusa_heads(target: LlamaForCausalLM, num_heads: int, own_output: bool) -> 
     return made
 
 
-def fresh_bias(recipe: Recipe, target: LlamaForCausalLM) -> MarkovBias:
-    """A bias that adds nothing yet; it depends on the recipe's seed."""
+class FittedParts(nn.Module):
+    """What is fitted to finished heads, with the names that its tensors have in their folder."""
+
+    confidence_head: ConfidenceHead | None
+
+    def __init__(self, markov: MarkovBias, confidence_head: ConfidenceHead | None = None) -> None:
+        super().__init__()
+        self.markov = markov
+        self.confidence_head = confidence_head
+
+    def attach(self, heads: nn.Module) -> None:
+        """Makes them parts of the heads that they were fitted to."""
+        for name, module in self.named_children():
+            setattr(heads, name, module)
+
+
+def fresh_parts(recipe: Recipe, target: LlamaForCausalLM) -> FittedParts:
+    """A bias that adds nothing yet, and what else the recipe asks for; they depend on its seed."""
     assert recipe.heads is not None
     assert recipe.heads.bias is not None
     torch.manual_seed(recipe.seed)
-    bias = MarkovBias(target.config.vocab_size, recipe.heads.bias.rank, recipe.heads.num_heads)
-    for table in bias.tables:
+    bias = recipe.heads.bias
+    markov = MarkovBias(target.config.vocab_size, bias.rank, recipe.heads.num_heads)
+    for table in markov.tables:
         nn.init.zeros_(table.weight)
-    return bias
+    if not bias.has_confidence:
+        return FittedParts(markov)
+    return FittedParts(markov, ConfidenceHead(target.config.hidden_size + bias.rank, has_bias=True))
 
 
 def head_settings(head: TrainedHead) -> dict[str, Any]:
@@ -172,29 +203,46 @@ class MedusaObjective:
 
 @dataclass(frozen=True, slots=True)
 class BiasObjective:
-    """A distance from the target's own later distributions to those of frozen heads with the bias, all heads alike."""
+    """A distance from the target's own later distributions to those of frozen heads with the bias, all depths alike.
 
-    bias: MarkovBias
-    heads: MedusaHeads
+    A confidence head learns how much both overlap, which is how often a drawn token is accepted."""
+
+    parts: FittedParts
+    heads: MedusaHeads | BlockTrainingHead
     target: LlamaForCausalLM
     distance: str
 
+    @torch.no_grad()
     def inputs(self, windows: torch.Tensor, step: int) -> Inputs:
+        """Gives, depth by depth, features, the heads' logits [..., V], the tokens before, and the target's logits."""
         tokens = windows[:, :-1]
+        if isinstance(self.heads, BlockTrainingHead):
+            return block_guesses(self.heads, self.target, tokens, step)
         features = features_of(self.target, tokens)
-        with torch.no_grad():
-            return tokens, features, self.target.lm_head(features)
-
-    def loss(
-        self, tokens: torch.Tensor, features: torch.Tensor, logits: torch.Tensor
-    ) -> torch.Tensor:
-        total = torch.zeros((), device=features.device)
-        target = logits.float().log_softmax(-1)
+        logits = self.target.lm_head(features)
+        found: list[torch.Tensor] = []
         for index, row in enumerate(self.heads(features, self.target.lm_head)):
-            biased = row[:, : -1 - index] + self.bias(index, tokens[:, 1 + index :])
-            p, q = target[:, 1 + index :], biased.float().log_softmax(-1)
-            total = total + DISTANCES[self.distance](p, q).mean()
-        return total / len(self.heads)
+            found += [
+                features,
+                row[:, : -1 - index],
+                tokens[:, 1 + index :],
+                logits[:, 1 + index :],
+            ]
+        return tuple(found)
+
+    def loss(self, *inputs: torch.Tensor) -> torch.Tensor:
+        losses = []
+        for depth in range(len(inputs) // 4):
+            features, guessed, before, logits = inputs[4 * depth : 4 * depth + 4]
+            q = self.parts.markov.biased(depth, before, guessed).float().log_softmax(-1)
+            p = logits.float().log_softmax(-1)
+            losses.append(DISTANCES[self.distance](p, q).mean())
+            if self.parts.confidence_head is not None:
+                row = self.parts.markov.embed(before)
+                said = self.parts.confidence_head.logits(features, row.detach())
+                overlap = 1 - total_variation(p, q.detach())
+                losses.append(binary_cross_entropy_with_logits(said, overlap))
+        return torch.stack(losses).sum() / (len(inputs) // 4)
 
 
 @dataclass(frozen=True, slots=True)
