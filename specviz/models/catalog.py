@@ -42,6 +42,8 @@ class CatalogModel:
     """Whether its chat template is used unless someone says otherwise."""
     dial: tuple[str, int] | None = None
     """A bundled model, and how many times as deep it is made for this one; see folder.deepen."""
+    stated: str = ""
+    """Its size and licence as its own pages state them; empty where they were not looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class CatalogHeads:
     kind: str  # see heads.KINDS
     target: str  # the model that they were trained on
     is_bundled: bool = False
+    stated: str = ""  # as of a CatalogModel
 
 
 REAL = "smollm2"  # a chat model of use, which is fetched when a person asks for it
@@ -74,6 +77,16 @@ _FAMILIES = (
     ),
     ("Qwen/Qwen3-{}", "Qwen3 {}", {"8B": ("0.6B", "1.7B"), "1.7B": ("0.6B",), "0.6B": ()}),
     ("EleutherAI/pythia-{}", "Pythia {}", {"1.4b": ("160m", "70m"), "160m": ("70m",), "70m": ()}),
+    (
+        "LiquidAI/LFM2-{}",
+        "LFM2 {}",
+        {"2.6B": ("350M", "700M"), "1.2B": ("350M",), "700M": (), "350M": ()},
+    ),
+    (
+        "google/gemma-4-{}-it",
+        "Gemma 4 {}",
+        {"31B": ("E2B",), "12B": ("E2B",), "E4B": ("E2B",), "E2B": ()},
+    ),
 )
 """Public families: hub id and title without the size, and each size with the sizes of its draft models."""
 _SMOLLM2_FILE = Download(
@@ -86,6 +99,28 @@ _SMOLLM2_FILE = Download(
     megabytes=(98, 270),
     licence="Apache-2.0",
 )
+_APACHE = "Apache-2.0"
+_LFM = "LFM Open License v1.0"
+_UNSTATED = "licence: see its page"
+_STATED = {
+    "Qwen/Qwen3-8B": f"8.2 billion parameters, {_APACHE}",
+    "AngelSlim/Qwen3-8B_eagle3": f"1 layer, {_UNSTATED}",
+    "RedHatAI/Qwen3-8B-speculator.eagle3": f"2.0 GB, {_UNSTATED}",
+    "z-lab/Qwen3-8B-DFlash-b16": f"1 billion parameters, {_UNSTATED}",
+    "google/gemma-4-E2B-it": f"5.1 billion parameters, {_APACHE}",
+    "google/gemma-4-E4B-it": f"8 billion parameters, {_APACHE}",
+    "google/gemma-4-12B-it": f"12 billion parameters, {_APACHE}",
+    "google/gemma-4-31B-it": f"30.7 billion parameters, {_APACHE}",
+    "google/gemma-4-E2B-it-assistant": f"78 million parameters, {_APACHE}",
+    "google/gemma-4-E4B-it-assistant": f"79 million parameters, {_APACHE}",
+    "google/gemma-4-12B-it-assistant": f"423 million parameters, {_APACHE}",
+    "google/gemma-4-31B-it-assistant": f"470 million parameters, {_APACHE}",
+    "LiquidAI/LFM2-350M": f"354 million parameters, {_LFM}",
+    "LiquidAI/LFM2-700M": f"742 million parameters, {_LFM}",
+    "LiquidAI/LFM2-1.2B": f"1.2 billion parameters, {_LFM}",
+    "LiquidAI/LFM2-2.6B": f"2.6 billion parameters, {_LFM}",
+}
+"""What public pages state of models and heads: their own cards, and lists of files."""
 _MEDUSA = "FasterDecoding/medusa-vicuna"
 _VICUNA = "lmsys/vicuna"
 _GPT2 = "openai-community/gpt2"
@@ -124,7 +159,12 @@ _ALL = (
     ),
     CatalogModel("smol-draft", "SmolLM2, a small draft (bundled)", is_bundled=True),
     *(
-        CatalogModel(name.format(size), title.format(size.upper()), tuple(map(name.format, drafts)))
+        CatalogModel(
+            name.format(size),
+            title.format(size.upper()),
+            tuple(map(name.format, drafts)),
+            stated=_STATED.get(name.format(size), ""),
+        )
         for name, title, sizes in _FAMILIES
         for size, drafts in sizes.items()
     ),
@@ -138,6 +178,25 @@ FORMATS = ("int8", "int4", BFLOAT16)
 """The formats of weights in memory that a model's name may end in, after a colon."""
 
 MODELS: Mapping[str, CatalogModel] = {model.name: model for model in _ALL}
+
+_QWEN3 = "Qwen/Qwen3-8B"
+_GEMMA4 = ("E2B", "E4B", "12B", "31B")
+_PUBLIC_HEADS = (
+    ("AngelSlim/Qwen3-8B_eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", _QWEN3),
+    ("RedHatAI/Qwen3-8B-speculator.eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", _QWEN3),
+    ("z-lab/Qwen3-8B-DFlash-b16", "Qwen3 8B, a DFlash head", "block", _QWEN3),
+    ("AngelSlim/Qwen3-1.7B_eagle3", "Qwen3 1.7B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-1.7B"),
+    *(
+        (
+            f"google/gemma-4-{size}-it-assistant",
+            f"Gemma 4 {size}, its assistant",
+            "assistant",
+            f"google/gemma-4-{size}-it",
+        )
+        for size in _GEMMA4
+    ),
+)
+"""Name, title, kind and target of heads of others."""
 
 HEADS: Mapping[str, CatalogHeads] = {
     heads.name: heads
@@ -172,11 +231,9 @@ HEADS: Mapping[str, CatalogHeads] = {
         CatalogHeads(
             f"{_MEDUSA}-13b-v1.3", "Vicuna 13B v1.3, Medusa heads", "medusa", f"{_VICUNA}-13b-v1.3"
         ),
-        CatalogHeads(
-            "AngelSlim/Qwen3-8B_eagle3", "Qwen3 8B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-8B"
-        ),
-        CatalogHeads(
-            "AngelSlim/Qwen3-1.7B_eagle3", "Qwen3 1.7B, an EAGLE-3 head", "eagle", "Qwen/Qwen3-1.7B"
+        *(
+            CatalogHeads(name, title, kind, target, stated=_STATED.get(name, ""))
+            for name, title, kind, target in _PUBLIC_HEADS
         ),
     )
 }
@@ -194,7 +251,15 @@ def default_pair() -> tuple[str, str]:
 
 
 def targets() -> tuple[str, ...]:
-    return tuple(model.name for model in _ALL if model.drafts or model.download)
+    with_heads = {heads.target for heads in HEADS.values()}
+    suits = [model for model in _ALL if model.drafts or model.download or model.name in with_heads]
+    return tuple(model.name for model in suits)
+
+
+def stated(name: str) -> str:
+    """The size and licence of a model or of heads, as their own pages state them; empty where that is not known."""
+    known = MODELS.get(without_format(name)) or HEADS.get(name)
+    return known.stated if known is not None else ""
 
 
 def drafts_for(target: str, *, foreign: bool = False) -> tuple[str, ...]:

@@ -346,7 +346,8 @@ class _Endpoints:
         Example: models()
 
         Returns:
-            targets: each with name, title, drafts, heads and here (whether it is on this machine); methods: the names
+            targets: each with name, title, drafts, heads, stated (size and licence as its pages state them) and here
+            (whether it is on this machine); methods: the names
             that `run` takes
         """
         targets = [
@@ -355,6 +356,7 @@ class _Endpoints:
                 "title": catalog.MODELS[name].title,
                 "drafts": list(catalog.drafts_for(name)),
                 "heads": [heads.name for heads in catalog.HEADS.values() if heads.target == name],
+                "stated": catalog.stated(name),
                 "here": name in self._bench.pool.loaded_names() or is_here(name),
             }
             for name in catalog.targets()

@@ -203,7 +203,10 @@ def as_options(names: Iterable[str | None]) -> tuple[Option, ...]:
 def _spell_model(name: str) -> str:
     plain, form = split_format(name)
     words = Path(plain).name + FASTER if form == catalog.BFLOAT16 else Path(name).name
-    return words if is_here(name) else f"{words}{AWAY}"
+    if is_here(name):
+        return words
+    stated = catalog.stated(name)
+    return f"{words}{AWAY} ({stated})" if stated else f"{words}{AWAY}"
 
 
 def list_methods() -> tuple[Option, ...]:
