@@ -20,7 +20,7 @@ from specviz.models.files.hub import is_here
 from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds
 from tests.helpers.eagle_heads import HIDDEN
-from tests.helpers.head_formats import folder_of, speculators_eagle3, speculators_peagle, vllm_medusa
+from tests.helpers.head_formats import dspark, folder_of, speculators_eagle3, speculators_peagle, vllm_medusa
 from tests.helpers.planted_faults import FAULTS, planted
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
@@ -110,6 +110,7 @@ def test_d2t_is_read_the_other_ways(subject_of, small, change, words):
     [
         (speculators_peagle, "eagle", {"feature", "position", "norm", "setting", "exchange", "ids of a head", "scale"}),
         (vllm_medusa, "medusa", {"feature"}),
+        (dspark, "block", {"feature", "norm", "scale"}),
     ],
 )
 def test_every_kind_of_heads_is_asked_what_it_can_be_asked(subject_of, small, make, method, kinds):

@@ -15,6 +15,7 @@ from specviz.alignment.causes.sample import TargetTexts
 from specviz.alignment.types import Array
 from specviz.decoding.drafter import Ahead, Drafter
 from specviz.decoding.forward.doubles import double_of
+from specviz.drafters.block.heads import BlockHead
 from specviz.drafters.eagle.drafter import EagleDrafter
 from specviz.drafters.eagle.heads import EagleHead
 from specviz.models.pool import LoadedModel
@@ -121,7 +122,7 @@ class Subject:
         """The drafter of a draft that is no model."""
         setup = self.draft.setup
         module = reading.module
-        if isinstance(module, EagleHead):
+        if isinstance(module, EagleHead) and not isinstance(module, BlockHead):
             drafter = EagleDrafter(module, width=1, nodes=1, shift=reading.shift)
         elif module is not None:
             changed = replace(setup, heads=replace(setup.heads, module=module))

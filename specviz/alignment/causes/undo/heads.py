@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from specviz.alignment.causes.reading import Family, Reading, Undo, on_module
 from specviz.alignment.causes.undo.matrices import put, scales_of
 from specviz.decoding.forward.transformers_forward import layers_of, num_layers
+from specviz.drafters.block.heads import BlockHead
 from specviz.drafters.eagle.heads import Eagle3Head, EagleHead
 from specviz.models.pool import LoadedModel
 
@@ -21,7 +22,8 @@ def families(module: nn.Module, target: LoadedModel, layers: Sequence[int]) -> I
     yield from _states(target, layers)
     if not isinstance(module, EagleHead):
         return
-    for shift, words in ((-1, "earlier"), (1, "later")):
+    is_block = isinstance(module, BlockHead)  # guesses all places at once, from states alone
+    for shift, words in () if is_block else ((-1, "earlier"), (1, "later")):
         yield (
             Undo("position", f"drafted tokens one position {words}", partial(_move, shift=shift)),
         )
@@ -32,6 +34,9 @@ def families(module: nn.Module, target: LoadedModel, layers: Sequence[int]) -> I
     for flag in module.flags():
         cure = f"{flag} the other way round"
         yield (on_module("setting", cure, methodcaller("flip", flag)),)
+    yield from scales_of("fc", _scale_fc)
+    if is_block:
+        return
     yield from _inputs(module)
     if isinstance(module, Eagle3Head):
         yield from _ids(module)
@@ -84,8 +89,7 @@ def _take_places(reading: Reading, places: int) -> Reading:
 
 
 def _inputs(module: EagleHead) -> Iterator[Family]:
-    """The embedding and the feature exchanged where they are read side by side, and fc at another scale."""
-    yield from scales_of("fc", _scale_fc)
+    """The embedding and the feature exchanged where they are read side by side."""
     if isinstance(module, Eagle3Head):
         words = "the columns of the embedding and of the feature exchanged in its first layer"
         yield (on_module("exchange", words, _exchange_in_layer),)
