@@ -20,8 +20,9 @@ from specviz.analysis.whatif import acceptance_chances
 from specviz.decoding.draft import chain
 from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling
-from specviz.drafters import METHODS
+from specviz.drafters import METHODS, READABLE, split_draft
 from specviz.drafters.heads import kind_of
+from specviz.drafters.params import LEFT_OUT, MARKOV
 from specviz.errors import SpecvizError
 from specviz.models import catalog
 from specviz.models.pool import LoadedModel, ModelPool
@@ -91,16 +92,22 @@ def load_draft(wanted: Any, pool: ModelPool, target: LoadedModel) -> Draft:
     return proposer
 
 
-READABLE = tuple(method.name for method in METHODS.values() if method.reads_ahead)
+def ways_to_ask(heads: str, pool: ModelPool, target: LoadedModel) -> list[str]:
+    """The names by which heads are asked: as they are, and without their Markov bias if they have one.
+
+    Raises SpecvizError as `load_draft`.
+    """
+    setup = load_draft(heads, pool, target).setup
+    if getattr(setup.heads.module, "markov", None) is None:
+        return [heads]
+    return [heads, f"{setup.method.name}:{heads},{MARKOV.name}={LEFT_OUT}"]
 
 
 def _split(wanted: str) -> tuple[str, str, tuple[str, ...]]:
     """The method, heads and parameters that a name asks for; the method of a draft model is empty."""
-    method, _, rest = wanted.partition(":")
-    if method in READABLE:
-        words = [word for word in rest.split(",") if word]
-        heads = "".join(word for word in words if "=" not in word)
-        return method, heads, tuple(word for word in words if "=" in word)
+    method, heads, pairs = split_draft(wanted)
+    if method:
+        return method, heads, pairs
     known = catalog.HEADS.get(wanted)
     kind = known.kind if known else kind_of(Path(wanted))
     return kind, wanted, ()

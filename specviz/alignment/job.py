@@ -57,6 +57,7 @@ from specviz.models.chat import NO_OPTIONS
 from specviz.models.pool import LoadedModel
 from specviz.request import Option, Request, check_whole, one_k
 from specviz.session.workbench import workbench
+from specviz.views.words import draft_label
 
 Prompts = str | Path | PromptSet | Sequence[str | Mapping[str, Any]] | pandas.DataFrame
 
@@ -493,7 +494,9 @@ class _JobRun:
             if isinstance(step, Examined):
                 return step
             yield replace(
-                words, words=f"looking for faults in {step.draft}", num_trials=step.num_trials
+                words,
+                words=f"looking for faults in {draft_label(step.draft)}",
+                num_trials=step.num_trials,
             )
 
     def read(self) -> Iterator[Progress]:

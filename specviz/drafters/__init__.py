@@ -32,6 +32,8 @@ METHODS: Listing[Method] = Listing(
         "its own rule": lambda method: method.default_rule,
     },
 )
+READABLE = tuple(method.name for method in METHODS.values() if method.reads_ahead)
+"""The methods whose drafts can be read along a text."""
 _UNKNOWN = Method(name="", title="", summary="", build=METHODS["none"].build)
 
 
@@ -40,6 +42,16 @@ def find_method(name: object) -> Method:
     if not isinstance(name, str) or name not in METHODS:
         raise SpecvizError(f"method must be one of {', '.join(METHODS)} (got {name!r:.100})")
     return METHODS[name]
+
+
+def split_draft(name: str) -> tuple[str, str, tuple[str, ...]]:
+    """The method, heads and parameters of a draft named METHOD:HEADS,NAME=VALUE; no method for any other name."""
+    method, _, rest = name.partition(":")
+    if method not in READABLE:
+        return "", name, ()
+    words = [word for word in rest.split(",") if word]
+    heads = "".join(word for word in words if "=" not in word)
+    return method, heads, tuple(word for word in words if "=" in word)
 
 
 def facts_of(name: str) -> Method:

@@ -71,6 +71,12 @@ def load_heads(
     )
 
 
+def are_loaded(pool: ModelPool, name: str, kind: str, target: LoadedModel) -> bool:
+    """Whether the target has these heads already, so that `load_heads` reads no file. Raises SpecvizError."""
+    source = find(name, allow_any=pool.allow_any)
+    return _attached.find(target.model, (kind, source.key)) is not None
+
+
 def _load(folder: Path, name: str, kind: str, target: LoadedModel, report: Progress) -> LoadedHeads:
     report(f"loading {name}", None)
     reader = import_module(f"specviz.drafters.{kind}.heads")

@@ -301,9 +301,13 @@ def names_for(target: str, kind: str) -> tuple[str, ...]:
     """The names that a parameter may have: draft models ("draft", the smallest first) or heads of this kind."""
     if kind == "draft":
         return drafts_for(target)[::-1]
+    return tuple(heads.name for heads in heads_for(target) if heads.kind == kind)
+
+
+def heads_for(target: str) -> tuple[CatalogHeads, ...]:
+    """The draft heads that were trained on `target`."""
     plain = without_format(target)
-    suited = [heads for heads in HEADS.values() if heads.kind == kind and heads.target == plain]
-    return tuple(heads.name for heads in suited)
+    return tuple(heads for heads in HEADS.values() if heads.target == plain)
 
 
 def without_format(name: str) -> str:

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
 
-from specviz.drafters import METHODS, facts_of
+from specviz.drafters import METHODS, facts_of, split_draft
 from specviz.drafters.method import Method
 from specviz.request import RunSettings
 from specviz.rules.facts import FACTS, RuleFacts
@@ -200,6 +200,15 @@ def label(text: str, half: str | None = None) -> str:
         pairs = [half[i : i + 2].upper() for i in range(0, min(len(half), 24), 2)]
         return f"<{' '.join(pairs)}>"
     return _word(text[: MOST_LABEL + 1])
+
+
+def draft_label(name: str) -> str:
+    """The name of a draft as one short visible word: METHOD:HEADS,NAME=VALUE as "HEADS, NAME VALUE"."""
+    method, heads, pairs = split_draft(name)
+    if not pairs:
+        return label(name)
+    words = [pair.replace("=", " ").replace("_", " ") for pair in pairs]
+    return label(", ".join([heads or METHODS[method].title, *words]))
 
 
 @lru_cache(maxsize=1 << 14)

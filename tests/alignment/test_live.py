@@ -14,7 +14,7 @@ from tests.helpers.one_file import unpacked
 from tests.helpers.visits import Visit, made
 
 SECTION = "many-prompts"
-VALUES = {"prompts": "own", "own": "One day\n\n  a fox \nran", "tokens": "8"}
+VALUES = {"drafts": "models", "prompts": "own", "own": "One day\n\n  a fox \nran", "tokens": "8"}
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def summary_of(section):
 def test_before_it_is_asked_the_section_says_so(visit):
     section = visit().look("compare")[SECTION]
     assert kinds(section) == ["words", "example"]
-    assert [control["kind"] for control in section["controls"]] == ["choice", "lines", "count", "button"]
-    titles = [words for words, _ in section["controls"][0]["options"]]
+    assert [control["kind"] for control in section["controls"]] == ["choice", "choice", "lines", "button"]
+    titles = [words for words, _ in section["controls"][1]["options"]]
     assert titles[1:-1] == [kind["title"] for kind in prompts_file()["kinds"]]
 
 
@@ -115,6 +115,8 @@ def test_the_result_stays_when_the_page_is_opened_again(visit):
         ({"own": "x" * (MOST_CHARACTERS + 1)}, r"and 50,000 characters .got 1 and 50,001"),
         ({"own": "\U0001f600" * (MOST_CHARACTERS // 2 + 1)}, r"and 50,000 characters .got 1 and 50,002"),
         ({"prompts": "nothing"}, "prompts must be one of"),
+        ({"drafts": "nobody"}, "drafts must be one of models, heads, both"),
+        ({"drafts": "heads"}, "no draft heads for tiny-target are known"),
         ({"tokens": "4"}, "tokens must be a whole number"),
     ],
 )

@@ -217,7 +217,7 @@ def test_without_costs_no_speedup_is_given():
     summary = made_summary(drafts=(bare,), costs={}, comparisons=())
     words = said(section_of(summary, "overview"))
     assert "No speedup is given for only: the summary does not say why." in words
-    assert "press Measure costs above for each draft, then Analyse again" in said(alignment.compact(summary))
+    assert "press Measure costs above for each draft model, then Analyse again" in said(alignment.compact(summary))
     assert "not known" in words
     charts = [block for block in section_of(summary, "every-k").blocks if isinstance(block, ChartBlock)]
     assert [chart.figure["layout"]["meta"]["title"] for chart in charts] == ["Tokens per target call"]

@@ -154,6 +154,7 @@ def test_own_prompts_and_what_is_set_stay_when_there_is_a_result(page_of_reports
     push(page, [many_prompts([("Code", "code")])])
     page.select_option("[name=prompts]", "own")
     page.fill("[name=own]", "one\ntwo")
+    page.click(".sv-options > summary")
     page.fill("[name=tokens]", "64")
     result = blocks.TableBlock(["a"], [["b"]])
     primary = many_prompts([("Code", "code")])
@@ -161,7 +162,7 @@ def test_own_prompts_and_what_is_set_stay_when_there_is_a_result(page_of_reports
     push(page, [structs.replace(primary, controls=controls, blocks=[result])])
     assert page.locator(".sv-primary").count() == 0
     page.click("[data-act=analyse]")
-    values = {"prompts": "own", "own": "one\ntwo", "tokens": "64"}
+    values = {"drafts": "models", "prompts": "own", "own": "one\ntwo", "tokens": "64"}
     assert page.evaluate("triggers.at(-1)[1].values") == values
 
 

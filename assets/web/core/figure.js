@@ -49,7 +49,7 @@ export function themed(figure, root) {
 // the place of a chart within `holder`; the table is filled by `fillTable`
 /** @param {Element} holder @param {Figure} figure */
 export function frame(holder, figure) {
-  const plot = verbatim('div', 'sv-plot');
+  const plot = verbatim('div', figure.data.length > 4 ? 'sv-plot sv-many-lines' : 'sv-plot');   // many names take room
   const fold = element('details', 'sv-chart-table'), table = element('table'), { title } = figure.layout.meta;
   plot.setAttribute('role', 'img');
   plot.setAttribute('aria-label', `chart: ${title}; the table below holds its numbers`);

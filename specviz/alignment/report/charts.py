@@ -8,6 +8,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from specviz.alignment.report.cells import NONE, is_known, share_words, spread_words
@@ -15,7 +16,7 @@ from specviz.alignment.summary import ENOUGH_PROMPTS, DraftSummary, Slice, natur
 from specviz.views.compare.plan_charts import curve, draft_curve
 from specviz.views.explore.charts import Chart, chart_of, line_of, list_columns
 from specviz.views.palette import colour
-from specviz.views.words import label
+from specviz.views.words import draft_label, label
 
 FEWEST_CHECKPOINTS = 3  # below, a curve says no more than the table
 NUMBERED = {"showgrid": False, "automargin": True}
@@ -23,6 +24,7 @@ NAMED = {"type": "category", **NUMBERED}
 LACKING = Slice(
     "", "", "", 0, ENOUGH_PROMPTS, math.nan, None, math.nan, None, None, None
 )  # a gap in a draft's curve
+DRAFTED = "drafted token, from 1"
 SHARE = {"range": [0, 1.02], "tickformat": ".0%"}
 
 
@@ -60,6 +62,23 @@ def _k_line(place: int, name: str, values: Sequence[float], hover: str) -> Chart
     return line
 
 
+def accepted_chart(drafts: Sequence[DraftSummary]) -> Chart:
+    """The acceptance of each drafted token in the steps that accepted all before it, one curve per draft."""
+    lines = []
+    for place, draft in enumerate(drafts):
+        shares = []
+        for before, own in pairwise((1.0, *draft.by_position)):
+            shares.append(own / before if before else math.nan)
+        depths = range(1, len(shares) + 1)
+        hover = "%{fullData.name}, token %{x}: %{y:.0%} accepted"
+        line = draft_curve(place, draft.name, depths, shares, hover)
+        line["customdata"] = [[share_words(share)] for share in shares]
+        lines.append(line)
+    columns = list_columns(DRAFTED, lines, "customdata", 0)
+    title = "Acceptance by depth, where all before were accepted"
+    return _chart(title, lines, DRAFTED, "accepted", columns, NUMBERED | {"dtick": 1})
+
+
 def _k_chart(title: str, lines: list[Chart], y: str) -> Chart:
     columns = list_columns("K", lines, "customdata", 0)
     return _chart(title, lines, "K", y, columns, NUMBERED, {"rangemode": "tozero"})
@@ -80,7 +99,7 @@ def checkpoint_series(drafts: Sequence[DraftSummary]) -> list[list[DraftSummary]
 
 def checkpoints_chart(drafts: Sequence[DraftSummary], k: int) -> Chart:
     """Agreement with its interval (left axis) and tokens per target call at K = k (right axis), draft by draft."""
-    names = [label(draft.name) for draft in drafts]
+    names = [draft_label(draft.name) for draft in drafts]
     hover = "%{x}: %{customdata[0]} (%{customdata[1]})"
     agreement = draft_curve(0, "agreement", names, [draft.alpha for draft in drafts], hover)
     agreement["customdata"] = _agreement_words(drafts)
@@ -208,7 +227,7 @@ def calibration_chart(draft: DraftSummary) -> Chart:
     traces = [confidence_line, accepted_line, share_bars]
     for trace, values in zip(traces, (confidence, accepted, shares), strict=True):
         trace["customdata"] = [[share_words(value)] for value in values]
-    title = f"Confidence and acceptance: {label(draft.name)}"
+    title = f"Confidence and acceptance: {draft_label(draft.name)}"
     x = "confidence: q of the drafted token, in percent"
     columns = list_columns("confidence in percent", traces, "customdata", 0)
     return _chart(title, traces, x, "share", columns, bargap=0.35)

@@ -1,6 +1,7 @@
 """A command for a job such as the summary's."""
 
 from specviz.alignment.summary import NEW_TOKENS, Summary
+from specviz.drafters import split_draft
 from specviz.models.catalog import is_known
 from specviz.request import DEFAULT_K, Request, spell_options
 from specviz.views.words import label
@@ -40,5 +41,9 @@ def command_of(summary: Summary) -> str:
 
 
 def _findable(name: str) -> str:
-    """A name by which a command finds the model. FOLDER stands for a folder: its base name does not find it."""
-    return label(name) if is_known(name) or "/" in name else "FOLDER"
+    """A name by which a command finds the draft. FOLDER stands for a folder: its base name does not find it."""
+    method, heads, _ = split_draft(name)
+    is_found = is_known(heads) or "/" in heads
+    if not heads or is_found:
+        return label(name)
+    return label(name.replace(f":{heads}", ":FOLDER")) if method else "FOLDER"

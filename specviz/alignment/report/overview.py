@@ -15,7 +15,7 @@ from specviz.request import Request
 from specviz.views import blocks
 from specviz.views.blocks import DetailsBlock, PageBlock, TableBlock, VerdictState, Words
 from specviz.views.explore.titles import join
-from specviz.views.words import label, percent, quantity, reveal
+from specviz.views.words import draft_label, label, percent, quantity, reveal
 
 KEPT_WORDS = (
     "For the token in the target's text, the acceptance probability is min(1, q/p); for a drafted token, it is "
@@ -60,7 +60,9 @@ def overview(summary: Summary, *, no_costs: str = "") -> list[PageBlock]:
     shown += _fastest_words(summary)
     shown.append(_drafts_table(summary))
     shown.append(blocks.WordsBlock(COLUMN_WORDS, small=True))
-    lacking = [label(draft.name) for draft in summary.drafts if draft.name not in summary.costs]
+    lacking = [
+        draft_label(draft.name) for draft in summary.drafts if draft.name not in summary.costs
+    ]
     if lacking:
         why = no_costs or NO_COSTS.get(summary.costs_from, NO_COSTS[""])
         words = f"No speedup is given for {', '.join(lacking)}: {why}."
@@ -81,9 +83,9 @@ def _verdicts(summary: Summary) -> list[PageBlock]:
             lost = lost_words(draft.alpha, draft.findings)
             words = f" is {draft.verdict}: {lost}. Next: {reveal(draft.next_step)}."
             state = _STATES.get(draft.verdict, "unsure")
-            shown.append(blocks.VerdictBlock(state, ["", label(draft.name), words]))
+            shown.append(blocks.VerdictBlock(state, ["", draft_label(draft.name), words]))
         for finding in draft.findings:
-            words = ["", label(finding.draft), f": {reveal(finding.words)}"]
+            words = ["", draft_label(finding.draft), f": {reveal(finding.words)}"]
             shown.append(blocks.VerdictBlock("differs", words))
     if summary.floors is not None:
         words = f"Beside the drafts: {floor_words(summary.floors)}."
@@ -137,7 +139,7 @@ def sampling_words(summary: Summary) -> str:
 
 def _answer(summary: Summary, draft: DraftSummary) -> Words:
     """How far the draft agrees, where the rest is lost, and how fast it is at best."""
-    sentences = [["", label(draft.name), " agrees ", percent(draft.alpha), "."]]
+    sentences = [["", draft_label(draft.name), " agrees ", percent(draft.alpha), "."]]
     reasons = [reason for reason in draft.reasons if reason.share > 0]
     if reasons:
         reasons.sort(key=lambda reason: -reason.share)
@@ -191,18 +193,18 @@ def _fastest_words(summary: Summary) -> list[PageBlock]:
     second, second_name = timed[1]
     if second > best * (1 - TOO_CLOSE):
         close = f" differ by less than {percent(TOO_CLOSE)}: too little to call one the fastest."
-        names = [label(best_name), " and ", label(second_name)]
+        names = [draft_label(best_name), " and ", draft_label(second_name)]
         return [blocks.WordsBlock(["The predicted speedups of ", *names, close])]
     end = ": still slower than no draft." if best < 1 else "."
     words = f" is predicted to be fastest of the {len(timed)}, {best:.2f}x{end}"
-    return [blocks.WordsBlock(["", label(best_name), words])]
+    return [blocks.WordsBlock(["", draft_label(best_name), words])]
 
 
 def _drafts_table(summary: Summary) -> TableBlock:
     drafts = summary.drafts
     k = summary.k
     columns = {
-        "draft model": lambda draft: label(draft.name),
+        "draft model": lambda draft: draft_label(draft.name),
         "agreement, sum min(p, q)": lambda draft: cells.share(draft.alpha),
         **cells.INTERVAL_AND_MOST_LIKELY,
         "agreement, by the tokens in the text": lambda draft: cells.share(draft.mean_acceptance),

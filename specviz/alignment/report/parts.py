@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from specviz.alignment.report import cells
 from specviz.alignment.report.charts import (
+    DRAFTED,
+    accepted_chart,
     calibration_chart,
     checkpoint_series,
     checkpoints_chart,
@@ -22,7 +24,7 @@ from specviz.alignment.tables.reasons import REASONS
 from specviz.trace.tool_names import WAYS_OF_DRAFTING
 from specviz.views import blocks
 from specviz.views.blocks import BarRow, Cell, PageBlock, TableBlock, Tone, Words
-from specviz.views.words import label, percent, reveal
+from specviz.views.words import draft_label, label, percent, reveal
 
 if TYPE_CHECKING:
     from specviz.alignment.summary import (
@@ -43,6 +45,16 @@ MOST_NAMED = 5  # slices of a draft that lose more than their share
 LOSSES_NOTE = (
     "A rejection ends its step and loses the tokens that the step could still have added. Each loss is counted once, "
     "at the rejected token, so the shares add up to 100 %."
+)
+DEPTH_NOTE = (
+    "Heads that guess all tokens of a draft at once agree less with depth: no guess sees the one before it. A Markov "
+    "bias shows each guess the token before, and mends part of the fall. A head that goes on from its own features, "
+    "as EAGLE's, falls slowly. A draft model reads every earlier token, so its line is flat."
+)
+ACCEPTED_NOTE = (
+    "Of the steps that accepted all earlier tokens, the share that accepts this one too. Such steps stand at easier "
+    "places, so a line can rise where agreement does not. A step that the end of the text shortens counts as one "
+    "that does not accept."
 )
 REASON_ORDER = {name: place for place, name in enumerate(REASONS)}  # in which they are tried
 REASON_TONES: tuple[Tone, ...] = (
@@ -83,14 +95,14 @@ def against(summary: Summary, texts: Collection[int] = ()) -> list[PageBlock]:
 
 
 def _pair_title(pair: DraftComparison) -> str:
-    return f"{label(pair.a)} against {label(pair.b)}"
+    return f"{draft_label(pair.a)} against {draft_label(pair.b)}"
 
 
 def _pair_blocks(
     pair: DraftComparison, places: Mapping[str, int], texts: Collection[int]
 ) -> list[PageBlock]:
     rows = [(pair, difference) for difference in pair.slices[:MOST_ROWS]]
-    columns = _difference_columns(f"{label(pair.a)} less {label(pair.b)}")
+    columns = _difference_columns(f"{draft_label(pair.a)} less {draft_label(pair.b)}")
     shown = [blocks.table_of(rows, columns, sortable=True)]
     for name, wins in ((pair.a, pair.wins_a), (pair.b, pair.wins_b)):
         if wins:
@@ -118,7 +130,7 @@ def _difference_verdict(pair: DraftComparison, found: AlphaDifference) -> Cell:
     if not found.significant:
         return blocks.TableCell("no significant difference", sort="no", tone="ignored")
     better = pair.a if found.difference > 0 else pair.b
-    words = f"{label(better)} agrees more"
+    words = f"{draft_label(better)} agrees more"
     return blocks.TableCell(words, sort=words, tone="accepted")
 
 
@@ -127,7 +139,7 @@ def _wins_table(name: str, wins: Sequence[Win], draft: int, texts: Collection[in
         "text": lambda win: _text_cell(win, draft, 0, texts),
         "ahead by": lambda win: cells.points(abs(win.difference)),
     }
-    caption = f"Texts where {label(name)} leads most."
+    caption = f"Texts where {draft_label(name)} leads most."
     return blocks.table_of(wins, columns, caption=caption, sortable=True)
 
 
@@ -159,7 +171,7 @@ def ways(summary: Summary) -> list[PageBlock]:
     if not rows:
         return []
     columns = {
-        "draft": lambda row: label(row[0]),
+        "draft": lambda row: draft_label(row[0]),
         "drafted token": lambda row: row[1],
         "first token accepted": lambda row: cells.share(row[2].alpha),
         f"tokens per target call at K = {summary.k}": lambda row: cells.number(
@@ -182,24 +194,19 @@ SLICES = (  # kind, heading, title of the axis
     ("context", "by context length", "tokens before, prompt included"),
     ("class", "by class of token", "class"),
     ("tag", "by tag", "tag"),
-    ("ahead", "by depth in the draft", "drafted token, from 1"),
 )
-CHARTED = ("depth", "context", "ahead")
+AHEAD = ("ahead", "by depth in the draft", DRAFTED)
+CHARTED = ("depth", "context", AHEAD[0])
 
 
 def slices(summary: Summary) -> list[PageBlock]:
     """The agreement of each kind of slices: what stands out in words, then charts, then all numbers in tables."""
-    names = [draft.name for draft in summary.drafts]
     charts = []
     tables = []
-    for kind, heading, x in SLICES:
-        found = [part for part in summary.slices if part.kind == kind]
-        if not found:
-            continue
-        if kind in CHARTED:
-            charts.append(blocks.ChartBlock(slices_chart(f"Agreement {heading}", x, found, names)))
-        table = _slices_table(found, x, summary.k)
-        tables.append(blocks.DetailsBlock(f"All numbers {heading}", [table]))
+    for kind in SLICES:
+        chart, table = _of_kind(summary, kind)
+        charts += chart
+        tables += table
     shown = [*_fall_verdicts(summary), *_loss_verdicts(summary), *charts]
     if tables:
         few = (
@@ -211,6 +218,39 @@ def slices(summary: Summary) -> list[PageBlock]:
     return [*shown, *tables]
 
 
+def _of_kind(
+    summary: Summary, kind: tuple[str, str, str]
+) -> tuple[list[PageBlock], list[PageBlock]]:
+    """The chart of the slices of one kind, and the table to be opened; empty lists where there are none."""
+    name, heading, x = kind
+    found = [part for part in summary.slices if part.kind == name]
+    if not found:
+        return [], []
+    charts: list[PageBlock] = []
+    if name in CHARTED:
+        drafts = [draft.name for draft in summary.drafts]
+        charts = [blocks.ChartBlock(slices_chart(f"Agreement {heading}", x, found, drafts))]
+    table = _slices_table(found, x, summary.k)
+    return charts, [blocks.DetailsBlock(f"All numbers {heading}", [table])]
+
+
+def by_depth(summary: Summary) -> list[PageBlock]:
+    """The agreement at each token of a draft, then each token's acceptance where all before it were accepted."""
+    chart, table = _of_kind(summary, AHEAD)
+    if not chart:
+        return []
+    shown = [*chart, blocks.WordsBlock(DEPTH_NOTE, small=True)]
+    if summary.k > 1 and any(len(draft.by_position) > 1 for draft in summary.drafts):
+        found = [
+            blocks.ChartBlock(accepted_chart(summary.drafts)),
+            blocks.WordsBlock(ACCEPTED_NOTE, small=True),
+        ]
+        shown.append(
+            blocks.DetailsBlock("Acceptance by depth, where all before were accepted", found)
+        )
+    return [*shown, *table]
+
+
 def _fall_verdicts(summary: Summary) -> list[PageBlock]:
     """The cliffs in words."""
     axes = {kind: x for kind, _, x in SLICES}
@@ -218,7 +258,7 @@ def _fall_verdicts(summary: Summary) -> list[PageBlock]:
     for part in summary.slices:
         if part.cliff:
             fall = f": agreement falls at {label(part.value)} {axes[part.kind]}"
-            verdicts.append(blocks.VerdictBlock("differs", ["", label(part.draft), fall]))
+            verdicts.append(blocks.VerdictBlock("differs", ["", draft_label(part.draft), fall]))
     return verdicts
 
 
@@ -227,7 +267,7 @@ def _loss_verdicts(summary: Summary) -> list[PageBlock]:
     verdicts = []
     for draft in summary.drafts:
         for part in losing_slices(summary, draft)[:MOST_NAMED]:
-            words = ["", label(part.draft), ": the ", *loss_words(part)]
+            words = ["", draft_label(part.draft), ": the ", *loss_words(part)]
             verdicts.append(blocks.VerdictBlock("differs", words))
     return verdicts
 
@@ -258,7 +298,7 @@ def _slices_table(found: Sequence[Slice], title: str, k: int) -> TableBlock:
 
     columns = {
         title: value_cell,
-        "draft model": lambda part: label(part.draft),
+        "draft model": lambda part: draft_label(part.draft),
         "agreement, sum min(p, q)": _slice_agreement,
     }
     if kind == "ahead":
@@ -313,7 +353,7 @@ def reasons(summary: Summary) -> list[PageBlock]:
     if not names:
         return []
     columns = {
-        "draft model": lambda row: label(row[0].name),
+        "draft model": lambda row: draft_label(row[0].name),
         "share of the lost agreement": lambda row: cells.share(row[1].share),
         "reason": lambda row: blocks.TableCell(label(row[1].name), sort=names.index(row[1].name)),
         "tokens": lambda row: cells.number(row[1].num_tokens),
@@ -339,7 +379,7 @@ def _reason_bar(draft: DraftSummary, names: Sequence[str]) -> BarRow:
     parts = [(_tone(place), 100 * shares.get(name, 0.0)) for place, name in enumerate(names)]
     lost = 1 - draft.alpha if cells.is_known(draft.alpha) else None
     numbers = [cells.share_words(lost), cells.share_words(draft.ceiling)]
-    return blocks.bar(label(draft.name), parts, numbers)
+    return blocks.bar(draft_label(draft.name), parts, numbers)
 
 
 def _tone(place: int) -> Tone:
@@ -354,12 +394,12 @@ def calibration(summary: Summary) -> list[PageBlock]:
     names_by_words: dict[str, list[str]] = {}
     for draft in drafts:
         names = names_by_words.setdefault(reveal(draft.calibration.words), [])
-        names.append(label(draft.name))
+        names.append(draft_label(draft.name))
     shown: list[PageBlock] = []
     for words, names in names_by_words.items():
         shown.append(blocks.VerdictBlock("unsure", ["", ", ".join(names), f": {words}"]))
     columns = {
-        "draft model": lambda draft: label(draft.name),
+        "draft model": lambda draft: draft_label(draft.name),
         "mean gap between confidence and acceptance (ECE)": lambda draft: cells.share(
             draft.calibration.ece
         ),
@@ -380,7 +420,7 @@ def training(summary: Summary, texts: Collection[int] = ()) -> list[PageBlock]:
     shown = []
     for draft, (words, *tables) in by_draft:
         shown.append(words)
-        shown.append(blocks.DetailsBlock(f"{label(draft.name)}: what to train on", tables))
+        shown.append(blocks.DetailsBlock(f"{draft_label(draft.name)}: what to train on", tables))
     return shown
 
 
@@ -394,7 +434,7 @@ def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list
         "tokens lost": lambda loss: cells.number(loss.lost, "{:,.1f}".format),
         "share of all lost tokens": lambda loss: cells.share(loss.share),
     }
-    caption = f"Losses from rejections with {label(draft.name)}"
+    caption = f"Losses from rejections with {draft_label(draft.name)}"
     shown.append(blocks.table_of(draft.losses, columns, caption=caption, sortable=True))
     shown.append(blocks.WordsBlock(LOSSES_NOTE, small=True))
     return shown
@@ -402,7 +442,7 @@ def _rejections(draft: DraftSummary, place: int, texts: Collection[int]) -> list
 
 def _pattern_words(draft: DraftSummary) -> Words:
     """What all patterns of the draft cost."""
-    name = label(draft.name)
+    name = draft_label(draft.name)
     if not draft.patterns:
         none = ": no group of rejections recurs in so many texts that its cost is sure."
         return ["", name, none]

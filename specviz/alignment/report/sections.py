@@ -4,7 +4,7 @@ Texts from outside (names, ids, tags, tokens) are written out so that none of th
 percent, differences of agreement in points of a percent.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from specviz.alignment.report import as_served, cells, parts
@@ -17,9 +17,10 @@ from specviz.request import spell_options
 from specviz.views import blocks
 from specviz.views.blocks import PageBlock, PageSection, TableBlock, TextsBlock
 from specviz.views.document import page
-from specviz.views.words import label, reveal
+from specviz.views.words import draft_label, label, reveal
 
 TITLE = "Why does the target reject this draft?"
+BY_DEPTH = "by-depth"
 HASH_SHOWN = 8  # characters
 SAVED = ("tokens", "prompts", "slices")
 CPUS = ("x86_64", "AMD64", "aarch64", "arm64")  # what machines call themselves
@@ -46,13 +47,22 @@ def report_page(summary: Summary, texts: Iterable[TextView] = ()) -> str:
     return page(TITLE, sections(summary, texts_block(texts, names, summary.num_prompts)))
 
 
-def compact(summary: Summary, texts: TextsBlock | None = None) -> list[PageBlock]:
-    """The report as blocks of one section of the Compare page: the overview, and the other parts to be opened."""
-    no_costs = "press Measure costs above for each draft, then Analyse again"
-    shown = overview(summary, no_costs=no_costs)
-    for _, title, lead, found in _parts(summary, texts)[1:]:
-        shown.append(blocks.DetailsBlock(title, [blocks.WordsBlock(lead, small=True), *found]))
-    return shown
+def compact(
+    summary: Summary, texts: TextsBlock | None = None, opened: Collection[str] = ()
+) -> list[PageBlock]:
+    """The report as blocks of one section of the Compare page: the overview, and the other parts to be opened.
+
+    opened: the names of parts that stand in sight, before the overview.
+    """
+    no_costs = "press Measure costs above for each draft model, then Analyse again"
+    in_sight: list[PageBlock] = []
+    folded: list[PageBlock] = []
+    for name, title, lead, found in _parts(summary, texts)[1:]:
+        if name in opened:
+            in_sight += [blocks.WordsBlock(lead), *found]
+        else:
+            folded.append(blocks.DetailsBlock(title, [blocks.WordsBlock(lead, small=True), *found]))
+    return [*in_sight, *overview(summary, no_costs=no_costs), *folded]
 
 
 def _parts(
@@ -107,7 +117,7 @@ def _model_words(summary: Summary, name: str) -> str:
     """A model with its number format and the start of its hash, as far as they are known."""
     facts = [summary.number_formats.get(name, ""), summary.models.get(name, "")[:HASH_SHOWN]]
     known = ", ".join(label(fact) for fact in facts if fact)
-    return f"{label(name)} ({known})" if known else label(name)
+    return f"{draft_label(name)} ({known})" if known else draft_label(name)
 
 
 def _prompt_words(summary: Summary) -> str:
@@ -127,7 +137,7 @@ def _costs_table(summary: Summary) -> TableBlock:
         return next(iter(costs.get("verify_ms") or ()), None)
 
     columns = {
-        "draft model": lambda row: label(row[0]),
+        "draft model": lambda row: draft_label(row[0]),
         "one drafted token": lambda row: cells.milliseconds(row[1].get("draft_ms")),
         "one target call": lambda row: cells.milliseconds(call_ms(row[1])),
         "tokens of context": lambda row: words_of(row[1], "context_length"),
@@ -171,6 +181,13 @@ PARTS = (  # name, title, lead, and the function that makes the blocks
         "Where in the text",
         "Agreement for groups of tokens. A fall of 10 points or more from one group to the next is marked.",
         parts.slices,
+    ),
+    (
+        BY_DEPTH,
+        "By depth in the draft",
+        "Agreement at the first, second, third token of a draft and so on, over all places of the texts where a draft "
+        "may begin. The text's own tokens stand before each place.",
+        parts.by_depth,
     ),
     (
         "reasons",

@@ -18,7 +18,7 @@ import pandas
 from specviz.alignment.report.cells import share_words
 from specviz.views import blocks
 from specviz.views.blocks import CodedText, TextChunk, TextsBlock, TextUnderDraft
-from specviz.views.words import GLYPHS, SPACE, label, percent, prose, quantity, reveal
+from specviz.views.words import GLYPHS, SPACE, draft_label, label, percent, prose, quantity, reveal
 
 Rows = Mapping[str, Sequence[Any]]
 Words = defaultdict[str, int]
@@ -111,7 +111,7 @@ def texts_block(
         chunks,
         numbers,
         PER_CHUNK,
-        [label(name) for name in drafts],
+        [draft_label(name) for name in drafts],
         FACTS,
         DRAFT_FACTS,
         KEY,
@@ -187,10 +187,11 @@ def _alpha(rows: Rows) -> float | None:
 
 def _draft_words(name: str, rows: Rows) -> str:
     alpha = _alpha(rows)
+    name = draft_label(name)
     if alpha is None:
-        return f"{label(name)} drafts nothing in this text: beyond its context, after an id it lacks, or no match."
+        return f"{name} drafts nothing in this text: beyond its context, after an id it lacks, or no match."
     readable = quantity(sum(rows["readable"]), "token")
-    return f"{label(name)}: agreement {percent(alpha)} on this text, over {readable}."
+    return f"{name}: agreement {percent(alpha)} on this text, over {readable}."
 
 
 def _entry_words(text: TextView) -> str:
@@ -198,7 +199,9 @@ def _entry_words(text: TextView) -> str:
     tags = [label(tag) for tag in text.tags[:MOST_TAGS]]
     one_line = " ".join(text.prompt.split())
     opening = reveal(one_line[:OPENING])
-    shares = [f"{label(name)} {share_words(_alpha(rows))}" for name, rows in text.drafts.items()]
+    shares = [
+        f"{draft_label(name)} {share_words(_alpha(rows))}" for name, rows in text.drafts.items()
+    ]
     num_tokens = quantity(len(text.tokens["text"]), "token")
     agreement = f"{num_tokens}, agreement: {', '.join(shares)}"
     return " · ".join(filter(None, [*tags, opening, agreement]))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from specviz.alignment import types
+from specviz.alignment.ahead import ways_to_ask
 from specviz.alignment.job import align_steps
 from specviz.alignment.report import live
 from specviz.alignment.report.texts import read_texts, texts_block
@@ -27,7 +28,9 @@ from specviz.bench.speed import (
 )
 from specviz.bench.waits import measure_waits
 from specviz.drafters import facts_of
+from specviz.drafters.heads import are_loaded
 from specviz.errors import SpecvizError
+from specviz.models import catalog
 from specviz.prompts import prompts_file
 from specviz.request import Request
 from specviz.session.workbench import Workbench
@@ -44,6 +47,9 @@ from specviz.views.words import quantity
 MOST_CONTEXT = 1_000_000
 MOST_SPEEDS = 64
 ABSENT = "not loaded here: choose it as the draft model on Explore first"
+NO_DRAFT = "no draft model for {target} is loaded: run it with one on Explore first"
+NO_HEADS = "no draft heads for {target} are known: choose draft models"
+ABSENT_HEADS = "not loaded here, run it on Explore first"
 MORE = "; use python -m specviz align for more"
 SHARD = 4  # prompts per turn: others wait for the engine no longer than that takes
 ROOM = 64  # tokens that a measurement of the costs may add to a context
@@ -271,14 +277,38 @@ class CompareSections:
         if look.run is not None:
             target, *named = self._models.names(look.run)
         drafts = [name for _, name in list_drafts(target, *named) if self._models.is_at_hand(name)]
-        if not drafts:
-            raise SpecvizError(
-                f"no draft model for {target} is loaded: run it with one on Explore first"
-            )
+        may_have_heads = self._models.is_at_hand(target) and catalog.heads_for(target)
+        if not drafts and not may_have_heads:
+            raise SpecvizError(NO_DRAFT.format(target=target))
         return [target, *drafts]
 
+    def _drafts_to_analyse(
+        self, chosen: str, target: str, models: Sequence[str]
+    ) -> tuple[list[str], list[str]]:
+        """The chosen ones of these draft models and of the target's heads, and why other heads are not asked.
+
+        Heads are asked with and without their Markov bias. Raises SpecvizError where nothing can be asked.
+        """
+        asked = [] if chosen == live.HEADS else [*models]
+        refused = []
+        pool = self._models.bench.pool
+        for heads in () if chosen == live.MODELS else catalog.heads_for(target):
+            try:
+                loaded = pool.load(target)
+                if not heads.is_bundled and not are_loaded(pool, heads.name, heads.kind, loaded):
+                    raise SpecvizError(ABSENT_HEADS)
+                asked += ways_to_ask(heads.name, pool, loaded)
+            except SpecvizError as error:
+                refused.append(f"{heads.name} is not asked: {error}.")
+        if not asked:
+            lacking = NO_DRAFT if chosen == live.MODELS else NO_HEADS
+            raise SpecvizError(" ".join(refused) or lacking.format(target=target))
+        return asked, refused
+
     def _analyse(self, look: Look, values: Mapping[str, str]) -> Work:
-        target, *drafts = self._models_to_analyse(look)
+        target, *models = self._models_to_analyse(look)
+        chosen = one_of(values, "drafts", [name for _, name in live.DRAFTS])
+        drafts, refused = self._drafts_to_analyse(chosen, target, models)
         costs = {name: costs for name, costs in self._costs_of(target).items() if name in drafts}
         prompts, words = self._prompts(values)
         settings = self._models.offer.first if look.settings is None else look.settings
@@ -305,7 +335,14 @@ class CompareSections:
             names,
             summary.num_prompts,
         )
-        yield self._many_prompts(look, summary=summary, asked=words, texts=texts)
+        yield self._many_prompts(
+            look,
+            summary=summary,
+            asked=words,
+            texts=texts,
+            with_heads=any(name not in models for name in drafts),
+            refused=refused,
+        )
 
     def _prompts(
         self, values: Mapping[str, str]

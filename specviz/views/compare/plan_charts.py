@@ -19,7 +19,7 @@ from specviz.analysis.theory import (
 )
 from specviz.views.explore.charts import Chart, axes_of, chart_of, count_axis, line_of, list_columns
 from specviz.views.palette import colour
-from specviz.views.words import label
+from specviz.views.words import draft_label
 
 if TYPE_CHECKING:
     from specviz.analysis.breakdown import Breakdown
@@ -179,8 +179,10 @@ def draft_curve(
     place: int, name: str, x: Sequence[Any], y: Sequence[float | None], hover: str
 ) -> Chart:
     """The curve of the draft at this place among the drafts; it has the same colour, dash and symbol in all charts."""
-    status, dash, symbol = DRAFT_STYLES[place % len(DRAFT_STYLES)]
-    chart = curve(label(name), status, x, y, hover, dash)
+    number = len(DRAFT_STYLES)
+    status, _, _ = DRAFT_STYLES[place % number]
+    _, dash, symbol = DRAFT_STYLES[(place + place // number) % number]
+    chart = curve(draft_label(name), status, x, y, hover, dash)
     chart["mode"] = "lines+markers"
     chart["marker"] = {"color": colour(status), "symbol": symbol, "size": 8}
     return chart
