@@ -15,6 +15,7 @@ from specviz.decoding.draft import EMPTY, Draft, chain
 from specviz.decoding.drafter import Context
 from specviz.decoding.draws import DRAFT
 from specviz.decoding.sampling import HEADS, fetch_tokens
+from specviz.drafters.params import IN_TURN, TOGETHER
 from specviz.errors import SpecvizError
 
 PREFIX = "markov."
@@ -82,6 +83,11 @@ def bias_sizes(
     return shape[1], num_tables
 
 
+def filled(bias: object | None) -> dict[str, str]:
+    """What the evidence tells of a draft that one pass filled. bias: what chains its tokens; None: nothing."""
+    return {"filled": TOGETHER if bias is None else IN_TURN}
+
+
 def draw_chain(
     context: Context,
     rows: Tensor,
@@ -115,7 +121,7 @@ def draw_chain(
         tokens, probs = map(torch.stack, zip(*chosen, strict=True))
         rows = torch.stack(logits)
     ids, _ = fetch_tokens(tokens, probs.sum(-1, dtype=exact_dtype(probs.device)), HEADS)
-    return chain(ids, probs if draws else None, rows)
+    return chain(ids, probs if draws else None, rows, filled(biased))
 
 
 def _choose(

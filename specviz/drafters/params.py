@@ -146,6 +146,10 @@ MARKOV = Choice(
 """The bias of heads that guess all depths at once (DSpark, arXiv:2607.05147)."""
 
 
+TOGETHER, IN_TURN = "together", "in turn"
+"""How the tokens of one pass were chosen, in the evidence: at once, or each with a bias by the one before it."""
+
+
 def drawn_or_top(top: str, drawn: str, *of_trees: Param) -> tuple[Param, ...]:
     """A choice between a tree of likely tokens and a chain of drawn ones, then the parameters that only trees have.
 

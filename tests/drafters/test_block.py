@@ -260,6 +260,32 @@ def test_a_markov_bias_adds_what_the_token_before_says(make, draws, small_target
         assert list(biased.tokens) == rows.argmax(-1).tolist()
 
 
+@pytest.mark.parametrize("draws", [True, False], ids=["drawn", "most likely"])
+@pytest.mark.parametrize(
+    ("make", "biased", "filled"), [(dspark, True, "in turn"), (dspark, False, "together"), (dflash, True, "together")]
+)
+def test_the_evidence_tells_whether_a_bias_took_part(make, biased, filled, draws, small_target):
+    head, _ = read(*make(small_target), small_target)
+    draft = draft_behind([4, 6, 2], small_target, BlockDrafter(head, draws=draws, biased=biased))
+    assert draft.evidence["filled"] == filled
+
+
+@pytest.mark.parametrize("make", [dspark, dflash])
+def test_the_evidence_counts_the_slots_and_the_masks_that_were_read(make, small_target):
+    config, state = make(small_target)
+    head, _ = read(config, state, small_target)
+    draft = draft_behind([4, 6, 2], small_target, BlockDrafter(head))
+    evidence = draft.evidence
+    assert (evidence["block"], evidence["masks"]) == (len(draft), config["block_size"] - 1)
+
+
+def draft_behind(text, target, drafter):
+    lm = target.cached_lm()
+    lm.capture(drafter.hidden_layers)
+    lm.forward(text)
+    return drafter.draft(Context(text, Sampling(0.9), Seeded(5), lm.vocab_size, lm.hidden(text)), 99)
+
+
 def test_along_a_text_a_markov_bias_knows_the_texts_own_tokens(small_target):
     config, state = dspark(small_target)
     head, _ = read(config, state, small_target)

@@ -177,6 +177,14 @@ def test_peagles_tree_is_made_of_the_likeliest_tokens_of_every_depth(target):
     assert drafter.work.calls == 1
 
 
+@pytest.mark.parametrize("draws", [True, False], ids=["chain", "tree"])
+@pytest.mark.parametrize(("make", "filled"), [(speculators_peagle, "together"), (speculators_eagle3, None)])
+def test_only_a_head_that_drafts_all_depths_in_one_pass_says_so(make, filled, draws, target):
+    head = read(*make(target), target)[0]
+    draft = EagleDrafter(head, 3, 12, draws=draws).draft(_context(texts(7, 12), states_of(head)), 2)
+    assert draft.evidence.get("filled") == filled
+
+
 def _context(tokens, states):
     return Context(tuple(tokens), Sampling(), Seeded(1), 12, states)
 

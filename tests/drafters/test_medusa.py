@@ -187,6 +187,14 @@ def test_a_drawn_token_has_its_own_q_given_the_one_before_and_a_known_text_is_re
 
 
 @pytest.mark.parametrize("options", [{"draws": True}, {"tree": "fixed"}, {"tree": "likeliest"}], ids=str)
+@pytest.mark.parametrize(("tables", "filled"), [(0, "together"), (3, "in turn")])
+def test_the_evidence_tells_whether_a_bias_took_part(options, tables, filled):
+    model, heads = pair(tables=tables)
+    context = Context(PROMPT, Sampling(0.9), Seeded(5), 8, torch.randn(3, 32))
+    assert MedusaDrafter(heads, model.lm_head, 24, **options).draft(context, 3).evidence["filled"] == filled
+
+
+@pytest.mark.parametrize("options", [{"draws": True}, {"tree": "fixed"}, {"tree": "likeliest"}], ids=str)
 def test_without_its_bias_heads_draft_as_if_it_had_never_been_fitted(options):
     model, heads = pair()
     _, fitted = pair(tables=3)

@@ -69,8 +69,8 @@ class BlockDrafter(ChainDrafter):
             draws=self._draws,
             refuses=partial(self._refuses, features) if self._policy.asks_the_head else None,
         )
-        evidence = {"block": self._head.most_tokens, **self._policy.evidence(k)}
-        return replace(draft, evidence=evidence)
+        sizes = {"block": self._head.most_tokens, "masks": self._head.num_masks}
+        return replace(draft, evidence={**sizes, **draft.evidence, **self._policy.evidence(k)})
 
     def _chain(self, features: Tensor) -> Biased | None:
         return self._head.chain(features) if self._is_biased else None

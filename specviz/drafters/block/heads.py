@@ -82,6 +82,11 @@ class BlockHead(eagle.Eagle3Head):
         """How many tokens it drafts at once."""
         return self._layout.block_size - (not self._layout.from_anchor)
 
+    @property
+    def num_masks(self) -> int:
+        """How many mask tokens it reads behind the text's last token."""
+        return self._layout.block_size - 1
+
     def rows(self) -> HeadRows:
         names = {sight: name for name, sight in self._sights.items()}
         return HeadRows([*self.layers], self.rotary, [names[each] for each in self._layout.sights])

@@ -1,7 +1,7 @@
 """EagleDrafter: grows and prunes a token tree from an EAGLE head (arXiv:2401.15077, 2406.16858), or draws a chain."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from specviz.decoding.draws import DRAFT
 from specviz.decoding.sampling import HEADS, fetch_tokens, refuse_nan
 from specviz.decoding.work import Work
 from specviz.drafters.eagle.heads import EagleHead
+from specviz.drafters.markov import filled
 from specviz.drafters.method import Parts
 from specviz.drafters.params import TOP, Value
 
@@ -74,8 +75,12 @@ class EagleDrafter(Drafter):
             self._reset(context.tokens)
         features = self._read(context.tokens, context.states, k)
         if self._draws:
-            return self._chain(context, features, k)
-        return self._prune(self._grow(features, len(context.states), k))
+            draft = self._chain(context, features, k)
+        else:
+            draft = self._prune(self._grow(features, len(context.states), k))
+        if len(features) > 1:  # of all depths
+            draft = replace(draft, evidence={**draft.evidence, **filled(None)})
+        return draft
 
     def _read(self, tokens: Sequence[int], states: Tensor, k: int) -> Tensor:
         """Reads the new tokens and returns the feature [1, H] at the last one.

@@ -131,6 +131,7 @@ class MedusaDrafter(Drafter):
 
     def _tree(self, last: int, logits: Tensor) -> Draft:
         """Takes the fixed tree's ranks, or the likeliest paths, below the text's last token. logits: [depth, V]."""
+        from specviz.drafters.markov import filled
         from specviz.drafters.medusa.guesses import guess, guess_biased
 
         num_ranks = min(len(HITS[0]), self._heads.num_choices)
@@ -152,7 +153,8 @@ class MedusaDrafter(Drafter):
             nodes[path] = builder.add(token, nodes[path[:-1]], logits=row)
             scores.append(round(prob, 4))
         ranks = [path[-1] for path in paths]
-        return builder.build(evidence={"heads": len(self._heads), "ranks": ranks, "scores": scores})
+        evidence = {"heads": len(self._heads), "ranks": ranks, "scores": scores}
+        return builder.build(evidence={**evidence, **filled(self._bias)})
 
     def along(self, tokens: Tensor, states: Tensor) -> Ahead:
         def ahead(starts: Tensor, depths: int) -> Iterator[tuple[Tensor, None]]:
