@@ -481,6 +481,7 @@ export interface Opening {
   drafter: [string, string];
   target: [string, string];
   tokens: Array<GuessedToken>;
+  filled?: "in turn" | "together";
   last?: [string, "accepted" | "bonus" | "plain" | "resampled"];
   beats: Array<Beat>;
   race?: RaceToAlone;
@@ -809,6 +810,7 @@ export interface ShippedEntry {
 export interface ShownStep {
   index: number;
   k: number;
+  filled?: "in turn" | "together";
   cells: Array<LaneCell>;
   more: number;
   more_words: Array<string>;

@@ -8,9 +8,11 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Literal
 
 from specviz.drafters import METHODS, facts_of, split_draft
 from specviz.drafters.method import Method
+from specviz.drafters.params import IN_TURN, LEFT_OUT, TOGETHER
 from specviz.request import RunSettings
 from specviz.rules.facts import FACTS, RuleFacts
 from specviz.trace import Settings, Step, Token
@@ -346,6 +348,18 @@ def _draft_speech(step: Step) -> str:
 def drafted_nodes(step: Step) -> list[int]:
     """The draft's nodes that were proposed to the target: all but scratch nodes."""
     return [node for node, token in enumerate(step.draft) if token.status != "scratch"]
+
+
+def how_filled(step: Step) -> Literal["together", "in turn"] | None:
+    """How the draft of a step was filled in one pass; None where it was written token by token, or nothing tells.
+
+    Medusa's older records do not say it: their heads had no bias yet.
+    """
+    told = step.evidence.get("filled")
+    if told == IN_TURN:
+        return IN_TURN
+    is_bare = "heads" in step.evidence and step.settings.params.get("bias", LEFT_OUT) == LEFT_OUT
+    return TOGETHER if told == TOGETHER or is_bare else None
 
 
 def why_nothing(step: Step) -> str:

@@ -253,6 +253,33 @@ SEEN = """(note) => { const a = note.getBoundingClientRect(), b = note.closest('
 EDGES = "(node) => { const b = node.getBoundingClientRect(); return [b.left, b.right]; }"
 
 
+DELAYS = """() => {
+  const delays = (selector) => [...document.querySelectorAll(`.sv-row[data-phases] .sv-cell:not(.sv-last)${selector}`)]
+    .map((node) => Math.round(node.getAnimations()[0]?.effect.getTiming().delay ?? -1));
+  return [delays(''), delays(' .sv-cell-text'), delays(' .sv-token-word')];
+}"""
+
+
+def delays_of(page, name) -> list[list[int]]:
+    """When the cells of the newest step appear, when their tokens do, and when each is judged, in milliseconds."""
+    push(page, whole(evidence_traces.ALL[name](), run=name))
+    page.evaluate("() => { hub.seek(2); hub.seek(0); hub.forward(); }")
+    settle(page)
+    return page.evaluate(DELAYS)
+
+
+def test_slots_of_one_pass_appear_at_once_and_are_filled_together_or_by_turns(stage):
+    page = stage()
+    cells, tokens, judged = delays_of(page, "early_exit")
+    assert (cells, tokens) == (sorted({*cells}), [-1] * 4)
+    slots, together, judged_later = delays_of(page, "block")
+    assert (slots, len({*together}), judged_later) == ([0] * 4, 1, judged)
+    assert 0 < together[0] < judged[0]
+    slots, in_turn, judged_later = delays_of(page, "block_in_turn")
+    assert (slots, in_turn, judged_later) == ([0] * 4, sorted({*in_turn}), judged)
+    assert 0 < in_turn[0] < in_turn[-1] < judged[0]
+
+
 def show_how_made(page, name: str) -> None:
     """The first step of this evidence that tells how its draft was made."""
     message = whole(evidence_traces.ALL[name](), run=name)

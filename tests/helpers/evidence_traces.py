@@ -170,10 +170,20 @@ def mtp() -> trace.Trace:
     return one("mtp", chain(2), {0}, {"modules": 2, "k": 2, "policy": "confidence"})
 
 
+def block() -> trace.Trace:
+    """A head with eight slots, of which K uses four."""
+    return one("block", chain(4), {0, 1}, {"block": 8, "masks": 8, "filled": "together"})
+
+
+def block_in_turn() -> trace.Trace:
+    """A head whose first guess comes from the last token's own place, with a Markov bias."""
+    return one("block", chain(4), {0, 1}, {"block": 4, "masks": 3, "filled": "in turn"})
+
+
 ALL = {
     make.__name__: make
     for make in (
         tree, wide_tree, medusa, eagle, lookup, suffix, hybrid, early_exit, staged, lookahead, cross_vocabulary,
-        reasoning, refused, mtp,
+        reasoning, refused, mtp, block, block_in_turn,
     )
 }  # fmt: skip

@@ -227,6 +227,38 @@ def test_a_lookup_shows_the_earlier_place_above_the_end_of_the_text():
     assert policy["items"][0] == ["K in force", "3"]
 
 
+def test_a_block_shows_what_its_pass_read_above_what_it_guessed():
+    made = evidence_traces.block()
+    step, (*_, last) = made.steps[0], made.header.prompt.tokens
+    (_, read), (_, guessed) = rows(part(evidence_traces.block, "lines", "Filled in one pass"))
+    assert read == [[label(last.text), ""], *[["mask", "off"]] * 8]
+    assert guessed == [[label(token.text), token.status] for token in step.draft]
+
+
+def test_where_the_last_tokens_place_guesses_too_there_is_a_mask_less():
+    (_, read), (_, guessed) = rows(part(evidence_traces.block_in_turn, "lines", "Filled in one pass"))
+    assert [len(read), len(guessed)] == [4, 4]
+
+
+def test_a_block_says_whether_a_guess_knew_the_one_before_and_how_many_slots_are_used():
+    made = (evidence_traces.block, evidence_traces.block_in_turn)
+    assert [part(make, "lines", "Filled in one pass")["note"] for make in made] == [
+        "No guess saw another one. The draft takes the first 4 of 8 slots.",
+        "Each token was chosen with a bias by the one before it.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"block": 3}, {"block": "8"}, {"masks": None}, {"masks": 9}, {"masks": 2}, {"filled": ["together"]}],
+    ids=str,
+)
+def test_a_block_that_cannot_be_is_not_shown(wrong):
+    step = evidence_traces.block().steps[0]
+    told = replace(step, evidence={**step.evidence, **wrong})
+    assert show_making(told, ["a"] * step.context_length) is None
+
+
 def drafted_notes(make):
     """The notes beside the drafted tokens of the last step, below the place where they stood before."""
     (found,) = (part for part in made_of(make())[-1]["parts"] if part["title"] == "Where it was found")

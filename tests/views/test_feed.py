@@ -57,6 +57,25 @@ def steps_of(made: Trace) -> Iterator[tuple[Step, dict]]:
     yield from zip(made.steps, whole(made)["steps"], strict=True)
 
 
+@pytest.mark.parametrize(
+    ("params", "evidence", "filled"),
+    [
+        ({}, {}, None),
+        ({"bias": "on"}, {"filled": "together"}, "together"),
+        ({"bias": "on"}, {"filled": "in turn"}, "in turn"),
+        ({"bias": "off"}, {"filled": ["together"]}, None),
+        ({}, {"heads": 3}, "together"),
+        ({"bias": "off"}, {"heads": 3}, "together"),
+        ({"bias": "on"}, {"heads": 3}, None),
+    ],
+    ids=str,
+)
+def test_a_step_is_filled_in_one_pass_only_where_its_record_says_so(params, evidence, filled):
+    """Older records of Medusa do not say it: their heads had no bias yet."""
+    made = traces.Builder().chain(changed={"params": params}, evidence=evidence).trace
+    assert whole(made)["steps"][0].get("filled") == filled
+
+
 def texts_in(value: object) -> Iterator[str]:
     """All texts that are shown; "written" goes to the clipboard alone."""
     if isinstance(value, str):

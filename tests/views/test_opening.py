@@ -10,7 +10,7 @@ from specviz.trace.metrics import count, metrics
 from specviz.trace.shipped import WELCOME, shipped_runs, shipped_trace
 from specviz.views.explore.opening import opening, telling_step
 from specviz.views.words import label, prose
-from tests.helpers import traces
+from tests.helpers import evidence_traces, traces
 from tests.helpers.messages import as_json
 
 STEPS = [(name, step.index) for name in shipped_runs() for step in shipped_trace(name).steps]
@@ -173,6 +173,21 @@ def test_without_a_measured_baseline_nothing_is_said_of_the_target_alone():
     shown = as_json(opening(Trace([*events, replace(footer, baseline=None)]), 1))
     assert "race" not in shown
     assert all(len(beat["clocks"]) == 1 for beat in shown["beats"])
+
+
+def test_a_block_is_told_as_one_pass_with_its_whole_time():
+    made = evidence_traces.block()
+    told = as_json(opening(made, 0))
+    cost = f"{made.steps[0].timing.draft_ms:.1f}\u00a0ms"
+    words = f"guesses four tokens (words or parts of words) at once, in one pass: {cost}."
+    assert words in told["beats"][0]["sentence"]
+    assert told["filled"] == "together"
+
+
+def test_only_a_bias_lets_the_opening_say_that_a_guess_knew_the_one_before():
+    words = "Each is then chosen with a bias by the one before it."
+    made = (evidence_traces.block, evidence_traces.block_in_turn, evidence_traces.early_exit)
+    assert [words in as_json(opening(make(), 0))["beats"][0]["sentence"] for make in made] == [False, True, False]
 
 
 def test_each_sentence_is_short(every):

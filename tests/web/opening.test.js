@@ -39,6 +39,11 @@ test('the draft\'s bars are there from the first beat on, the target\'s from its
   assert.deepEqual([0, 1, 2].map((at) => all(drawn(at).root, '.sv-pass').length), [0, 1, 0], 'one band for all guesses');
 });
 
+test('the scene says how one pass filled the draft, where one did', () => {
+  const filled = (told) => all(drawn(0, {}, told).root, '.sv-scene')[0].dataset.filled;
+  assert.deepEqual([filled({ ...TOLD, filled: 'in turn' }), filled(TOLD)], ['in turn', undefined]);
+});
+
 test('before the draw falls a guess is asked for and nothing tells the verdict', () => {
   const { root } = drawn(2);
   assert.deepEqual([0, 1, 2].map((at) => asks(TOLD, at)), [false, false, true]);

@@ -422,6 +422,15 @@ test('only the newest step moves, and only at a pace that can be read', async ()
   assert.deepEqual([stage.find('.sv-row[data-phases]').length, moving('full')], [1, ['3']]);
 });
 
+for (const [name, filled] of [['block', 'together'], ['block_in_turn', 'in turn'], ['early_exit', undefined]]) {
+  test(`${name}: its lane says how one pass filled the draft, where one did`, async () => {
+    const stage = await staged(run(`made ${name}`));
+    stage.hub.seek(1);
+    await later();
+    assert.deepEqual(stage.find('.sv-row[data-phases]').map(({ dataset }) => dataset.filled), [filled]);
+  });
+}
+
 // ---- long runs -------------------------------------------------------------------------------------------------------
 const thousand = (message) => Array.from({ length: 1000 }, (_, index) => ({ ...message.steps[index % message.steps.length], index }));
 

@@ -190,6 +190,7 @@ export class Lanes {
       lane.append(element('span', 'sv-more', 'end of text'));
     }
     if (index === this.newest) made.dataset.phases = this.hub.phases();
+    if (step.filled) made.dataset.filled = step.filled;
     made.append(lane);
     return made;
   }

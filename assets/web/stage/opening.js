@@ -67,9 +67,9 @@ const ownToken = ({ beat, isLast }, last) => html`<div class="sv-own-token"><spa
 const times = (clocks) => html`<dl class="sv-clocks">${clocks.map(([whose, time]) => html`<div><dt>${whose}</dt><dd ...${VERBATIM}>${time}</dd></div>`)}</dl>`;
 
 /** @param {Told} told @param {Moment} moment */
-function scene({ tokens, last, drafter, target }, moment) {
+function scene({ tokens, filled, last, drafter, target }, moment) {
   const { beat } = moment;
-  return html`<div class="sv-scene-box"><div class="sv-scene" style=${{ '--guesses': String(tokens.length) }}>
+  return html`<div class="sv-scene-box"><div class="sv-scene" data-filled=${filled} style=${{ '--guesses': String(tokens.length) }}>
     <p class="sv-scene-name sv-of-draft"><b>${drafter[0]}</b> <span ...${VERBATIM}>${drafter[1]}</span></p>
     <p class="sv-scene-name sv-of-target"><b>${target[0]}</b> <span ...${VERBATIM}>${target[1]}</span></p>
     <ol class="sv-guesses">${tokens.map((token, place) => guess(moment, token, place))}

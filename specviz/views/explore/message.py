@@ -17,6 +17,7 @@ from specviz.views.words import Sentence
 
 TokenStatus = Literal[Status, Kind]  # of a drafted token, or of one that was written
 PieceStatus = Literal[Kind, "rejected"]
+Filled = Literal["together", "in turn"]  # how one pass filled a draft; in turn: by a bias
 Chart = dict[str, Any]  # a figure, or the points that a step adds to it, in Plotly's own format
 # a token as it is shown, the status or role that marks it, and a short note
 Chip = tuple[str, str, str]
@@ -277,6 +278,7 @@ class ShownStep(PageRecord, kw_only=True):
 
     index: int
     k: int
+    filled: Filled | UnsetType = UNSET  # left out: the draft was written token by token
     cells: Sequence[LaneCell]
     more: int  # drafted tokens that the lane leaves out
     more_words: Sentence
@@ -409,6 +411,7 @@ class Opening(PageRecord, kw_only=True):
     drafter: tuple[str, str]  # role and name
     target: tuple[str, str]
     tokens: Sequence[GuessedToken]
+    filled: Filled | UnsetType = UNSET
     last: tuple[str, Kind] | UnsetType = UNSET  # the step's own token
     beats: Sequence[Beat]
     race: RaceToAlone | UnsetType = UNSET

@@ -23,6 +23,7 @@ from specviz.views.words import (
     PERCENT,
     divides,
     drafted_nodes,
+    how_filled,
     label,
     percent,
     percents,
@@ -42,6 +43,8 @@ TITLE = "A guess is cheap. The large model checks it."
 TITLE_ALONE = "The large model writes alone: one pass for each token."
 SAME_TEXT = " Same text, fewer passes."
 DRAFT = "{who} guesses {count} (words or parts of words), {cost} each."
+DRAFT_AT_ONCE = "{who} guesses {count} (words or parts of words) at once, in one pass: {cost}."
+DRAFT_IN_TURN = " Each is then chosen with a bias by the one before it."
 DRAFT_FREE = "{who} proposes {count}. That costs no pass of the target."
 DRAFT_TREE = "{who} writes a tree of {count}. Shown is the branch that the target follows."
 CHECK = "The large target model checks {count} at once, in one pass: {cost}."
@@ -177,6 +180,7 @@ class _Beats:
             drafter=self._drafter(),
             target=("target model", label(Path(settings.target).name)),
             tokens=[self._guessed(token) for token in self._shown],
+            filled=how_filled(step) or UNSET,
             last=last,
             beats=list(self._beats()),
             race=self._race(),
@@ -273,7 +277,14 @@ class _Beats:
         cost_ms = self._step.timing.draft_ms / number
         if cost_ms < LEAST_COST:
             return DRAFT_FREE.format(who=who, count=_tokens(number))
-        sentence = DRAFT.format(who=who, count=_tokens(number), cost=_ms(cost_ms))
+        filled = how_filled(self._step)
+        sentence = DRAFT
+        if filled:
+            sentence = DRAFT_AT_ONCE
+            cost_ms = self._step.timing.draft_ms
+        sentence = sentence.format(who=who, count=_tokens(number), cost=_ms(cost_ms))
+        if filled == "in turn":
+            sentence += DRAFT_IN_TURN
         has_bar = self._judging(self._shown[0]) in ("overlap", "greedy")
         return sentence + DRAFT_BAR if has_bar else sentence
 

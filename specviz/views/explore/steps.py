@@ -1,5 +1,7 @@
 """One step as the page gets it: its lane, its pieces of text, its bar, the totals after it, the inspector's looks."""
 
+from msgspec import UNSET
+
 from specviz.rules.facts import RuleFacts, facts_of
 from specviz.trace import ROOT, DraftToken, EmittedToken, Step
 from specviz.trace.counters import Counters
@@ -18,6 +20,7 @@ from specviz.views.palette import word_of
 from specviz.views.words import (
     SPACE,
     drafted_nodes,
+    how_filled,
     num_refused,
     percent,
     prose,
@@ -48,6 +51,7 @@ def show_step(step: Step, counters: Counters) -> ShownStep:
     return ShownStep(
         index=step.index,
         k=step.settings.k,
+        filled=how_filled(step) or UNSET,
         cells=[_cell(step, node, rule) for node in shown],
         more=num_others,
         more_words=others_words(step, num_others),

@@ -26,6 +26,7 @@ from specviz.views.explore.message import (
 from specviz.views.words import (
     between_words,
     drafted_nodes,
+    how_filled,
     label,
     percent,
     prose,
@@ -81,6 +82,12 @@ FOUND = "The last {} also stood {}; what followed there is proposed."
 OF_TEXT = "{} earlier"
 OF_ANSWER = "in an earlier answer ({} back)"
 COUNTED = "Beside a drafted token: how often it came there / how often any token did."
+MASK = "mask"
+HOW_FILLED = {
+    "together": "No guess saw another one.",
+    "in turn": "Each token was chosen with a bias by the one before it.",
+}
+OF_BLOCK = "{} The draft takes the first {} of {} slots."
 TAKEN_BACK = "the draft took back {} (“{}”) to spell the end of the text in its own tokens"
 
 
@@ -156,6 +163,24 @@ def _growth(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftP
         size = label(str(step.settings.params.get(name)))
         items.append(("size", f"{size}: {BEST_BY_TIME}"))
     return parts.facts("How the tree was grown", items)
+
+
+def _block(step: Step, evidence: Evidence, text: Sequence[str]) -> list[DraftPart]:
+    """The tokens that a head read to fill a block in one pass, above its guesses."""
+    size = evidence.whole("block")
+    masks = evidence.whole("masks")
+    filled = how_filled(step)
+    guessed = parts.draft_chips(step)
+    if not (size and masks and filled and text) or len(text) != step.context_length:
+        return []
+    if not 0 < len(guessed) <= size or not 0 <= size - masks <= 1:
+        return []
+    note = HOW_FILLED[filled]
+    if len(guessed) < size:
+        note = OF_BLOCK.format(note, len(guessed), size)
+    read = [*_chips(text, len(text) - 1, len(text)), *[(MASK, "off", "")] * masks]
+    rows = [parts.line("read", read), parts.line("guessed", guessed)]
+    return [parts.lines("Filled in one pass", rows, note)]
 
 
 def _proposer(_step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftPart]:
@@ -367,6 +392,7 @@ MAKERS = (
     tree,
     _growth,
     candidates,
+    _block,
     _proposer,
     _lookup,
     _window,
