@@ -13,6 +13,7 @@ from specviz.checks.report import EXIT_WORDS
 from specviz.cli import main as cli
 from specviz.drafters import METHODS
 from specviz.drafters.params import Choice, NumberParam
+from specviz.models import catalog
 from specviz.rules import RULES
 from specviz.trace import export as exports
 from specviz.trace.frames import STEP_COLUMNS, TOKEN_COLUMNS
@@ -178,6 +179,23 @@ def test_the_table_of_parameters_is_what_the_methods_take():
     assert {method for method, name in params if name == "k_policy"} == set(
         re.findall(r"`(\w+)`", re.search(r"draft a chain \(([^)]*)\)", DOCS["methods.md"])[1])
     )
+
+
+def test_the_table_of_pairs_is_what_the_catalogue_offers():
+    """With the size and the licence of each model and head, as far as its own pages state them."""
+
+    def words(name):
+        return f"`{name}`: {catalog.stated(name)}" if catalog.stated(name) else f"`{name}`"
+
+    rows = []
+    for target in filter(catalog.stated, catalog.targets()):
+        heads = [each for each in catalog.HEADS.values() if each.target == target]
+        drafts = [("draft_model", name) for name in catalog.drafts_for(target)]
+        drafts += [(each.kind, each.name) for each in heads]
+        for place, (method, name) in enumerate(drafts):
+            rows.append(f"|{'' if place else f' {words(target)}'} | `{method}` | {words(name)} |")
+    found = DOCS["models.md"].split("### Pairs that people have")[1].split("\n## ")[0]
+    assert [line for line in found.splitlines() if line.startswith("|")][2:] == rows
 
 
 @pytest.mark.parametrize(("heading", "table"), [("| method |", METHODS), ("| rule | lossless |", RULES)])

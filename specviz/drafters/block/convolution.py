@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import LlamaConfig
@@ -22,9 +21,9 @@ class BlockConvolution(nn.Module):
     def __init__(self, hidden_size: int, kernel_size: int, group_size: int) -> None:
         super().__init__()
         self.group_size = group_size
-        self.base_kernel = nn.Parameter(torch.empty(2, kernel_size, hidden_size))
         num_kernels = 2 * kernel_size * (hidden_size // group_size)
-        self.kernel_projection = nn.Linear(hidden_size, num_kernels, bias=False)
+        self.kernel_projection = projection = nn.Linear(hidden_size, num_kernels, bias=False)
+        self.base_kernel = nn.Parameter(projection.weight.new_empty(2, kernel_size, hidden_size))
 
     def kernels(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The kernels [M, taps, H] before and behind a part that reads the normalised rows x [M, H]."""

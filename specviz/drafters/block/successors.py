@@ -75,9 +75,9 @@ class CandidateSelector(nn.Module):
     def __init__(self, hidden_size: int, vocab_size: int, rank: int, top_k: int) -> None:
         super().__init__()
         self._top_k = top_k
-        self.hidden_projection = nn.Linear(hidden_size, rank, bias=False)
-        self.predecessor_codebook = nn.Parameter(torch.empty(vocab_size, rank))
-        self.successor_codebook = nn.Parameter(torch.empty(vocab_size, rank))
+        self.hidden_projection = projection = nn.Linear(hidden_size, rank, bias=False)
+        self.predecessor_codebook = nn.Parameter(projection.weight.new_empty(vocab_size, rank))
+        self.successor_codebook = nn.Parameter(projection.weight.new_empty(vocab_size, rank))
 
     def chain(self, features: Tensor) -> Biased:
         """The scores behind the features of a block [N, H], or of several [S, N, H], as logits."""
