@@ -59,7 +59,8 @@ NUMBER = re.compile(rf"\d|\b({'|'.join([*NAMES[2:], 'half', 'thirds?', 'quarters
 TOLD_ELSEWHERE = re.compile(
     r"Python 3\.\d+(, 3\.\d+)*( and 3\.\d+)?|3\.10 and 3\.13|torch 2\.\d+|Chromium \d+|Firefox \d+ ESR"  # versions
     r"|WebKitGTK [\d.]+|JupyterLab [\d.]+|UTF-8|GSM8K|Apache-2\.0"
-    r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1 to -3\.1|EAGLE-3\.1|EAGLE-[123]|DFlash2|DeepSeek-V3|Phi-3 128k|FP8"
+    r"|\bet al\. \d{4}|(Saxena|Spector and Ré) \d{4}|EAGLE-1 to -3\.1|EAGLE-3\.1|EAGLE-[123]|DFlash2|DeepSeek-V3"
+    r"|Phi-3 128k|FP8"
     r"|Gemma 3n|Gemma 4|E[24]B|Qwen2\.5-VL|Qwen3-VL|Mistral 3|NVIDIA H100|transformers 5\.\d+"  # models and machines
     r"|Qwen3\.5|Qwen3-Next|LFM2|Granite 4|Falcon-H1|Zamba2|text half of models|the three states"
     r"|A\.5|bf16|fp16|b?float16|float32|sha256|SmolLM2-135M-Instruct|Llama [34]|Qwen[23]|Gemma 3"  # names
