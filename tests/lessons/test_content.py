@@ -24,7 +24,7 @@ from tests.helpers.documents import MEASURED
 
 ORDER = [
     "why-slow", "draft-and-verify", "acceptance-rule", "residual", "choosing-k", "drafts", "temperature",
-    "when-it-does-not-help", "no-draft-model", "trees-and-heads",
+    "when-it-does-not-help", "no-draft-model", "trees-and-heads", "blocks",
     "real-model",
 ]  # fmt: skip
 WITHOUT_LETTERS = ORDER[:2]
@@ -459,6 +459,32 @@ def of_trees_and_heads():
     ]
 
 
+def of_blocks():
+    assert all(max(len(step.draft) for step in trace(name).steps) == 8 for name in ("block", "block-bias"))
+    assert trace("block").header.request["seed"] == trace("block-bias").header.request["seed"]
+    words = [quote(token("block", 1, ref)) for ref in range(8)]
+    assert [piece for piece in lessons()["blocks"].screens[0].words[1][1::2]] == words
+    step = trace("block-bias").steps[1]
+    assert [each.status for each in step.draft[:4]] == ["accepted"] * 3 + ["rejected"]
+    alone, biased, model = (
+        overlap_by_depth(name) for name in ("`fable-block`, `bias=off`", "`fable-block`", "`fable-draft`")
+    )
+    return [
+        f"agree by {alone[0]} at the first place, {alone[1]} at the second and {alone[7]} at the eighth",
+        f"agree by {biased[0]} at the first place and {biased[7]} at the eighth, where it was {alone[7]}",
+        f"agrees by {model[0]} at every place",
+        "The first 3 were accepted",
+        "Step 2 drafted",
+        f"{per_call('block')} and {per_call('block-bias')}: the same head",
+    ]
+
+
+def overlap_by_depth(drafter):
+    """The overlap on stories at each depth, as measured.md has it."""
+    line = next(line for line in MEASURED.splitlines() if line.startswith(f"| {drafter} | stories |"))
+    return [f"{100 * float(cell):.0f} %" for cell in line.split("|")[3:-1] if cell.strip()]
+
+
 def of_real_model():
     """No number: the runs are recorded anew with every new draft. What the lesson says of their order holds."""
     rates = {name: numbers(name)["tokens_per_target_call"] for name in ("real-eagle", "real-summary", "real-story")}
@@ -481,6 +507,7 @@ THOUGHT = {
     ],
     "when-it-does-not-help": ["Press 3 rejected"],
     "trees-and-heads": ["12"],
+    "blocks": ["in 2026"],
     "real-model": ["SmolLM2", "get smollm2"],
 }  # fmt: skip
 SET_OFF = {
@@ -498,6 +525,7 @@ RIGHT = {
     "when-it-does-not-help": [["In the program"]],
     "no-draft-model": [],
     "trees-and-heads": [["4, and one of the target's own"]],
+    "blocks": [["No guess knows the one before it"]],
     "real-model": [["In the program"]],
 }
 
@@ -541,7 +569,7 @@ def on_stage(lesson):
         yield screen, run
 
 
-def test_the_lessons_are_the_eleven_in_their_order():
+def test_the_lessons_are_the_twelve_in_their_order():
     assert list(lessons()) == ORDER
 
 
@@ -682,8 +710,8 @@ def test_a_screen_marks_what_its_task_is_read_at(name):
 def test_the_words_that_name_a_part_of_the_stage_are_met():
     tasks = ["".join(screen.task.words) for name in ORDER for screen in screens(name) if screen.task]
     assert {part: sum(bool(re.search(words, task)) for task in tasks) for part, words in READ_AT.items()} == {
-        "inspector": 7,
-        "numbers": 3,
+        "inspector": 8,
+        "numbers": 4,
     }
 
 

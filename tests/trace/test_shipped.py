@@ -19,8 +19,8 @@ from specviz.zoo.shipped_runs import main, record_runs
 MOST_BYTES = 75_000
 NEEDED = {
     "first-visit", "one-by-one", "greedy", "hot", "k-1", "k-8", "tiny-draft", "misaligned-draft", "sum",
-    "program", "broken-residual", "right-rule", "prompt-lookup", "early-exit", "tree", "medusa", "eagle",
-    "real-function", "real-question", "real-eagle", "real-alone", "real-summary", "real-program", "real-story",
+    "program", "broken-residual", "right-rule", "prompt-lookup", "early-exit", "tree", "medusa", "eagle", "block",
+    "block-bias", "real-function", "real-question", "real-eagle", "real-alone", "real-summary", "real-program", "real-story",
 }  # fmt: skip
 each = pytest.mark.parametrize("name", shipped_runs())
 
