@@ -463,7 +463,7 @@ def of_blocks():
     assert all(max(len(step.draft) for step in trace(name).steps) == 8 for name in ("block", "block-bias"))
     assert trace("block").header.request["seed"] == trace("block-bias").header.request["seed"]
     words = [quote(token("block", 1, ref)) for ref in range(8)]
-    assert [piece for piece in lessons()["blocks"].screens[0].words[1][1::2]] == words
+    assert list(lessons()["blocks"].screens[0].words[1][1::2]) == words
     step = trace("block-bias").steps[1]
     assert [each.status for each in step.draft[:4]] == ["accepted"] * 3 + ["rejected"]
     alone, biased, model = (

@@ -20,7 +20,8 @@ MOST_BYTES = 75_000
 NEEDED = {
     "first-visit", "one-by-one", "greedy", "hot", "k-1", "k-8", "tiny-draft", "misaligned-draft", "sum",
     "program", "broken-residual", "right-rule", "prompt-lookup", "early-exit", "tree", "medusa", "eagle", "block",
-    "block-bias", "real-function", "real-question", "real-eagle", "real-alone", "real-summary", "real-program", "real-story",
+    "block-bias",
+    "real-function", "real-question", "real-eagle", "real-alone", "real-summary", "real-program", "real-story",
 }  # fmt: skip
 each = pytest.mark.parametrize("name", shipped_runs())
 
