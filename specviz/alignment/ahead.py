@@ -22,6 +22,7 @@ from specviz.decoding.drafter import Drafter
 from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS, READABLE, split_draft
 from specviz.drafters.heads import kind_of
+from specviz.drafters.markov import is_chained
 from specviz.drafters.params import LEFT_OUT, MARKOV
 from specviz.errors import SpecvizError
 from specviz.models import catalog
@@ -93,12 +94,12 @@ def load_draft(wanted: Any, pool: ModelPool, target: LoadedModel) -> Draft:
 
 
 def ways_to_ask(heads: str, pool: ModelPool, target: LoadedModel) -> list[str]:
-    """The names by which heads are asked: as they are, and without their Markov bias if they have one.
+    """The names by which heads are asked: as they are, and without what chains their guesses if they have that.
 
     Raises SpecvizError as `load_draft`.
     """
     setup = load_draft(heads, pool, target).setup
-    if getattr(setup.heads.module, "markov", None) is None:
+    if not is_chained(setup.heads.module):
         return [heads]
     return [heads, f"{setup.method.name}:{heads},{MARKOV.name}={LEFT_OUT}"]
 

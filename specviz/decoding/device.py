@@ -45,6 +45,8 @@ def argmax(rows: Tensor) -> Tensor:
     """
     if not rows.is_cpu:
         return rows.argmax(-1)
+    if rows.dtype == torch.bfloat16:
+        rows = rows.float()  # numpy does not know it
     return torch.from_numpy(np.asarray(rows.detach().numpy().argmax(-1)))
 
 

@@ -24,6 +24,8 @@ MOST_RANK = 2048
 _EMBED = f"{PREFIX}embed.weight"
 Biased = Callable[[int, Tensor, Tensor], Tensor]
 """Gives the logits [..., V] of a depth, from the depth, the tokens before it [...], and the logits without them."""
+Additions = Callable[[int, Tensor], Tensor]
+"""Gives what is added to the logits of a depth [..., D], from the depth and the tokens before it [...]."""
 Refuses = Callable[[int, Tensor], bool]
 """Whether a draft ends before a depth, from the depth and the token [] before it."""
 
@@ -54,8 +56,12 @@ class MarkovBias(nn.Module):
         return self.table(depth)(self.embed(before))
 
     def table(self, depth: int) -> nn.Module:
-        """The module that holds B of a depth."""
-        return self.get_submodule(str(depth if self._num_tables > 1 else 0))
+        """The module that holds B of a depth; depths behind the last one have its B."""
+        return self.get_submodule(str(min(depth, self._num_tables - 1)))
+
+    def additions(self, features: Tensor) -> Additions:
+        """What is added behind the features of a block [N, H], or of several [S, N, H]; depths are asked in order."""
+        return self
 
     def biased(self, depth: int, before: Tensor, logits: Tensor) -> Tensor:
         """The logits [..., V] of a depth with the bias by the tokens before [...]."""
@@ -132,6 +138,12 @@ def _choose(
         return argmax(logits), logits.softmax(-1)
     probs = context.sampling.probs(logits)
     return context.draws.sample(probs, DRAFT, place, depth), probs
+
+
+def is_chained(heads: nn.Module) -> bool:
+    """Whether something tells each guess of these heads the token before: a bias, or a selector (DFlash2)."""
+    parts = (getattr(heads, name, None) for name in ("markov", "candidate_selector"))
+    return any(part is not None for part in parts)
 
 
 def tokens_before(tokens: Tensor, starts: Tensor, depth: int) -> Tensor:

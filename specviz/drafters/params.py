@@ -139,8 +139,8 @@ MARKOV = Choice(
     "bias",
     "Markov bias",
     TRAINED,
-    "Heads guess without seeing each other's guesses. A bias by the token before each guess mends that, where the "
-    "heads were given one; others draft the same either way.",
+    "Heads guess without seeing each other's guesses. A bias by the token before each guess mends that, or a selector "
+    "(DFlash2), where the heads were given one; others draft the same either way.",
     {TRAINED: "as trained", LEFT_OUT: "left out"},
 )
 """The bias of heads that guess all depths at once (DSpark, arXiv:2607.05147)."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from specviz.decoding.drafter import Drafter, PhaseTimes
 from specviz.drafters.calibration import Calibration
 from specviz.drafters.params import Choice, FloatParam, Param, Value
+from specviz.errors import SpecvizError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,7 +140,7 @@ class Confidence(Policy):
         return float(logits.softmax(-1)[token]) < self._least
 
 
-class ConfidenceHead(Policy):
+class HeadConfidence(Policy):
     """Stops before the first token that a block's confidence head expects to be accepted less often than this.
 
     The rule of DSpark's own code (DeepSpec, eval/dspark/draft_ops.py). Every estimate comes to the host for it.
@@ -159,11 +160,17 @@ class ConfidenceHead(Policy):
 
     def refuses(self, confidence: Tensor) -> bool:
         estimate = float(confidence)
-        if estimate < self._least:
+        if math.isnan(estimate):
+            raise SpecvizError(
+                "the head's confidence head gives what is not a number: its weights are damaged, choose another draft "
+                "length (k_policy)"
+            )
+        is_enough = estimate >= self._least
+        if is_enough:
+            self._acceptance.append(estimate)
+        else:
             self._doubt = estimate
-            return True
-        self._acceptance.append(estimate)  # what is no number the transfer of the draft refuses
-        return False
+        return not is_enough
 
     def evidence(self, k: int) -> dict[str, object]:
         estimates = {"acceptance": self._acceptance, "doubt": self._doubt}
@@ -304,7 +311,7 @@ HEAD_K_PARAMS: tuple[Param, ...] = (
         "draft length",
         "constant",
         _HELP,
-        {**_OPTIONS, ConfidenceHead.name: "until the head is unsure (confidence heads)"},
+        {**_OPTIONS, HeadConfidence.name: "until the head is unsure (confidence heads)"},
     ),
     FloatParam(
         "least_acceptance",
@@ -314,7 +321,7 @@ HEAD_K_PARAMS: tuple[Param, ...] = (
         "transfer from the device per token.",
         0.0,
         1.0,
-        needs=("k_policy", (ConfidenceHead.name,)),
+        needs=("k_policy", (HeadConfidence.name,)),
     ),
 )
 """For heads that draft a block at once."""
@@ -361,5 +368,5 @@ def make_policy(params: Mapping[str, Value]) -> Policy:
     if name == Survival.name:
         return Survival(params["cost_ratio"])
     if "least_acceptance" in params:
-        return ConfidenceHead(params["least_acceptance"])
+        return HeadConfidence(params["least_acceptance"])
     return Confidence(params["least_confidence"])

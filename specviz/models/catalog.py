@@ -43,7 +43,7 @@ class CatalogModel:
     dial: tuple[str, int] | None = None
     """A bundled model, and how many times as deep it is made for this one; see folder.deepen."""
     stated: str = ""
-    """Its size and licence as its own pages state them; empty where they were not looked up."""
+    """Its size and licence as public pages state them; empty where they were not looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ _STATED = {
     "LiquidAI/LFM2-1.2B": f"1.2 billion parameters, {_LFM}",
     "LiquidAI/LFM2-2.6B": f"2.6 billion parameters, {_LFM}",
 }
-"""What public pages state of models and heads: their own cards, and lists of files."""
+"""What public pages state of models and heads: their cards, copies of them, and lists of files."""
 _MEDUSA = "FasterDecoding/medusa-vicuna"
 _VICUNA = "lmsys/vicuna"
 _GPT2 = "openai-community/gpt2"
@@ -257,7 +257,7 @@ def targets() -> tuple[str, ...]:
 
 
 def stated(name: str) -> str:
-    """The size and licence of a model or of heads, as their own pages state them; empty where that is not known."""
+    """The size and licence of a model or of heads, as public pages state them; empty where that is not known."""
     known = MODELS.get(without_format(name)) or HEADS.get(name)
     return known.stated if known is not None else ""
 

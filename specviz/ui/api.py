@@ -346,7 +346,7 @@ class _Endpoints:
         Example: models()
 
         Returns:
-            targets: each with name, title, drafts, heads, stated (size and licence as its pages state them) and here
+            targets: each with name, title, drafts, heads, stated (size and licence as public pages state them) and here
             (whether it is on this machine); methods: the names
             that `run` takes
         """

@@ -203,10 +203,7 @@ def as_options(names: Iterable[str | None]) -> tuple[Option, ...]:
 def _spell_model(name: str) -> str:
     plain, form = split_format(name)
     words = Path(plain).name + FASTER if form == catalog.BFLOAT16 else Path(name).name
-    if is_here(name):
-        return words
-    stated = catalog.stated(name)
-    return f"{words}{AWAY} ({stated})" if stated else f"{words}{AWAY}"
+    return words if is_here(name) else f"{words}{AWAY}"
 
 
 def list_methods() -> tuple[Option, ...]:
@@ -252,7 +249,8 @@ def choose_draft(method: Method, target: str, draft: str | None) -> str | None:
         suiting, unsuiting = unsuiting, suiting
     if suiting and (draft is None or draft in unsuiting):
         return suiting[0]
-    return draft
+    is_of_others = not suiting and draft in catalog.MODELS
+    return None if is_of_others else draft
 
 
 def choose_rule(method: Method, rule: str | None) -> str:

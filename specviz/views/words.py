@@ -374,7 +374,7 @@ def why_nothing(step: Step) -> str:
         return f"the draft model does not know the token id {unknown:,}, which stands in the text"
     doubt = step.evidence.get("doubt")
     if type(doubt) is float and 0 <= doubt <= 1:
-        return f"the head expects its first token to be accepted {percent(doubt)} of the time, too seldom"
+        return f"the head expects that its first token would be accepted {percent(doubt)} of the time: too seldom"
     return ""
 
 

@@ -4,7 +4,6 @@ import argparse
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -222,4 +221,3 @@ def test_nine_drafts_in_a_chart_look_different():
     lines = accepted_chart([draft(f"draft {place}", 0.5, by_position=(0.5, 0.2)) for place in range(9)])["data"]
     looks = {(line["meta"]["status"], line["line"]["dash"], line["marker"]["symbol"]) for line in lines}
     assert len(looks) == 9
-    assert np.shape(lines[0]["y"]) == (2,)

@@ -20,7 +20,15 @@ from specviz.models.files.hub import is_here
 from specviz.models.pool import ModelPool
 from specviz.models.score import TextIds
 from tests.helpers.eagle_heads import HIDDEN
-from tests.helpers.head_formats import dspark, folder_of, speculators_eagle3, speculators_peagle, vllm_medusa
+from tests.helpers.head_formats import (
+    dflash,
+    dflash2,
+    dspark,
+    folder_of,
+    speculators_eagle3,
+    speculators_peagle,
+    vllm_medusa,
+)
 from tests.helpers.planted_faults import FAULTS, planted
 from tests.helpers.tiny_models import tiny, tiny_tokenizer
 
@@ -38,6 +46,12 @@ def small(pool):
     """A random target with a chat template."""
     tokenizer = tiny_tokenizer(320, chat=True)
     return pool.load((tiny("llama", vocab_size=320, layers=8, hidden=HIDDEN), tokenizer))
+
+
+def wide_block(target):
+    """A DFlash head that reads eight places at once."""
+    config, state = dflash(target)
+    return {**config, "block_size": 8}, state
 
 
 @pytest.fixture
@@ -85,6 +99,38 @@ def test_a_file_that_says_otherwise_is_tried_as_it_should_be(subject_of, small, 
     assert served != pytest.approx(healthy, abs=1e-7)
 
 
+SLIDES = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
+
+
+@pytest.mark.parametrize(
+    ("make", "told", "words"),
+    [
+        (dspark, {"sample_from_anchor": False}, "the first token read at the last token's own place"),
+        (dflash, {"sample_from_anchor": True}, "the first token read at the first mask's place"),
+        (wide_block, {"block_size": 5}, "blocks of 8 places"),
+        (dflash, {"dflash_config": {"mask_token_id": 0, "target_layer_ids": [1, 3]}}, "the token id 319 as its mask"),
+        (
+            dflash,
+            {"dflash_config": {"mask_token_id": 319, "target_layer_ids": [2, 4]}},
+            "the states of 1 layer earlier",
+        ),
+        (dflash, {**SLIDES, "is_causal": False}, "sliding layers causal"),
+        (dflash, {**SLIDES, "sliding_window": 5}, "windows one place shorter"),
+        (dflash2, {"is_causal": True}, "layers that see a block both ways"),
+    ],
+)
+def test_a_block_whose_file_says_otherwise_is_tried_as_it_should_be(subject_of, small, make, told, words):
+    config, state = make(small)
+    if make is dflash:
+        config["dflash_config"] = {"mask_token_id": 319, "target_layer_ids": [1, 3]}
+    sound = {name: value for name, value in SLIDES.items() if "layer_types" in told}
+    healthy, _ = agreements(subject_of((config, state), "block", **sound), small, ())
+    served, others = agreements(subject_of((config, state), "block", **told), small, ("feature", "setting"))
+    mended = [after for cure, after in others.items() if words in cure]
+    assert min(max(abs(a - b) for a, b in zip(after, healthy, strict=True)) for after in mended) < 1e-6
+    assert served != pytest.approx(healthy, abs=1e-7)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -110,7 +156,7 @@ def test_d2t_is_read_the_other_ways(subject_of, small, change, words):
     [
         (speculators_peagle, "eagle", {"feature", "position", "norm", "setting", "exchange", "ids of a head", "scale"}),
         (vllm_medusa, "medusa", {"feature"}),
-        (dspark, "block", {"feature", "norm", "scale"}),
+        (dspark, "block", {"feature", "norm", "scale", "setting"}),
     ],
 )
 def test_every_kind_of_heads_is_asked_what_it_can_be_asked(subject_of, small, make, method, kinds):

@@ -582,7 +582,7 @@ def test_models_names_the_states_that_heads_read(cli, tmp_path):
     [
         ("EAGLE-3", {"hidden_act": "gelu"}, "silu"),
         ("Gemma 4's assistant", {}, r"of a target of the kind gemma4_text \(got llama\)"),
-        ("DFlash, Open Spec Config", {}, "a head in the Open Spec Config"),
+        ("DFlash, Open Spec Config", {"speculative_config": {"method": "eagle9"}}, "a head in the Open Spec Config"),
     ],
 )
 def test_heads_whose_files_tell_their_kind_are_refused_once(cli, tmp_path, name, change, told):

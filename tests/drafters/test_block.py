@@ -13,9 +13,10 @@ from specviz.decoding.sampling import Sampling
 from specviz.drafters import METHODS
 from specviz.drafters.block.drafter import BlockDrafter
 from specviz.drafters.block.heads import read
+from specviz.drafters.block.successors import NOTHING
 from specviz.drafters.method import Parts
 from specviz.drafters.none import NoDraft
-from specviz.drafters.policy import ConfidenceHead
+from specviz.drafters.policy import HeadConfidence
 from specviz.errors import SpecvizError
 from specviz.models.pool import ModelPool
 from specviz.rules import RULES
@@ -405,7 +406,7 @@ def test_dflash2_convolves_within_a_block_and_scores_pairs_of_candidates(name, d
     for depth, token in enumerate(draft.tokens):
         values, ids = own[depth].topk(3)
         projected = plain.state["candidate_selector.hidden_projection.weight"] @ features[depth]
-        row = torch.full_like(own[depth], -torch.inf)
+        row = torch.full_like(own[depth], NOTHING)
         for value, each in zip(values, ids.tolist(), strict=True):
             pair = selector["predecessor_codebook"][before] * projected * selector["successor_codebook"][each]
             row[each] = value + pair.sum()
@@ -500,7 +501,7 @@ def test_a_draft_ends_before_the_first_token_that_the_confidence_head_doubts(rea
     for least in sorted(expected):
         least += 1e-4
         length = next((place for place, each in enumerate(expected) if each < least), len(expected))
-        draft = drafted(head, small_target, TEXT, policy=ConfidenceHead(least))
+        draft = drafted(head, small_target, TEXT, policy=HeadConfidence(least))
         assert draft.tokens == whole.tokens[:length]  # what is drafted does not change
         assert draft.evidence["acceptance"] == pytest.approx(expected[:length], abs=1e-4)
         doubt = expected[length] if length < len(expected) else None
@@ -540,7 +541,7 @@ def test_the_text_keeps_the_targets_distribution_exactly(name, small_target):
     lengths = set()
 
     def experiment(draws):
-        policy = None if least is None else ConfidenceHead(least)
+        policy = None if least is None else HeadConfidence(least)
         plan = Plan(small_target.cached_lm(), BlockDrafter(head, policy), RULE, sampling, 2)
         text = []
         for step in speculate(TEXT, lambda: plan, draws, max_new_tokens=4):
@@ -561,6 +562,91 @@ def test_a_head_without_a_confidence_head_refuses_that_draft_length(small_target
     params = METHODS["block"].validate({"heads": "any", "k_policy": "confidence"})
     with pytest.raises(SpecvizError, match="needs a head with a confidence head"):
         METHODS["block"].build(Parts(heads=head), params)
+
+
+def test_no_id_counts_as_closed_because_it_is_no_candidate_at_one_place(small_target):
+    """The lab takes minus infinity for a token that a draft can write nowhere."""
+    head, _ = read(*dflash2(small_target), small_target)
+    rows = torch.stack(drafted(head, small_target, TEXT).logits)
+    assert rows.isfinite().all()
+    assert ((rows.softmax(-1) > 0).sum(-1) == DFLASH2["selector_top_k"]).all()
+
+
+def test_a_vocabulary_in_another_order_gets_its_bias_at_its_own_ids(small_target):
+    """A draft vocabulary of all ids, permuted by d2t, is the same head as one in the target's order."""
+    config, state = speculators_dspark(small_target)
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    output = small_target.model.get_output_embeddings().weight
+    permuted = {**state, "lm_head.weight": output[order], "d2t": order - torch.arange(12)}
+    name = "markov_head.markov_w2.weight"
+    permuted[name] = state[name][order]
+    rows = []
+    for each in (state, permuted):
+        head, _ = read(config, each, small_target)
+        rows.append(torch.stack(drafted(head, small_target, TEXT).logits))
+    torch.testing.assert_close(*rows)
+    del permuted["lm_head.weight"]  # then it is the target's, row by row
+    head, _ = read(config, permuted, small_target)
+    torch.testing.assert_close(torch.stack(drafted(head, small_target, TEXT).logits), rows[0])
+
+
+def test_a_confidence_head_that_gives_no_number_is_refused(small_target):
+    config, state = dspark(small_target)
+    state["confidence_head.proj.bias"] = torch.tensor([float("nan")])
+    head, _ = read(config, state, small_target)
+    with pytest.raises(SpecvizError, match="confidence head gives what is not a number"):
+        drafted(head, small_target, TEXT, policy=HeadConfidence(0.1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [dspark, lambda target: gated(*dspark(target)), dflash2])
+def test_heads_in_a_few_bits_guess_nearly_the_same(make, dtype):
+    rows = []
+    for each in (torch.float32, dtype):
+        target = target_of(layers=8, dtype=each)
+        head, _ = read(*make(target), target)
+        draft = drafted(head, target, TEXT, draws=False)
+        rows.append(torch.stack(draft.logits)[0].float().softmax(-1))
+    assert (rows[0] - rows[1]).abs().max() < 0.1
+
+
+ODD = {
+    "a bias of no kind": (
+        dspark,
+        {"markov_head_type": ["gated"]},
+        "markov_head_type in its config.json must be one of",
+    ),
+    "layers of no kind": (dflash, {"layer_types": [["a"], {}]}, "its layers must have full attention or sliding"),
+    "a selector read from the anchor": (dflash2, {"sample_from_anchor": True}, "sample_from_anchor must be false"),
+    "a multiplier of nothing": (lambda t: dflash2(t, output_multiplier=0), {}, "must be a number above 0"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_a_format_does_not_allow_is_refused_in_words(name, small_target):
+    make, changes, words = ODD[name]
+    config, state = make(small_target)
+    with pytest.raises(SpecvizError, match=words):
+        read({**config, **changes}, state, small_target)
+
+
+def test_a_tensor_under_the_names_of_two_formats_is_refused(small_target):
+    config, state = dspark(small_target)
+    state["markov.embed.weight"] = state["markov_head.markov_w1.weight"].clone()
+    with pytest.raises(SpecvizError, match="hold a tensor twice, under the names of two formats"):
+        read(config, state, small_target)
+
+
+def test_a_window_for_all_layers_is_read(small_target):
+    """vLLM, qwen3_dflash.py: use_swa with swa_window_size, and both ways within a block."""
+    config, state = dflash(small_target)
+    config["dflash_config"] |= {"use_swa": True, "swa_window_size": SIGHT}
+    head, _ = read(config, state, small_target)
+    plain = PlainBlock(
+        config, state, small_target, lambda layer, place, other, inside: nearer(place, other, causal=False)
+    )
+    rows = plain.output(plain.forward(states_of(small_target, TEXT), TEXT[-1]))[1:]
+    torch.testing.assert_close(torch.stack(drafted(head, small_target, TEXT).logits), rows, rtol=1e-4, atol=1e-4)
 
 
 UNFIT = {

@@ -244,7 +244,7 @@ def test_a_block_says_whether_a_guess_knew_the_one_before_and_how_many_slots_are
     made = (evidence_traces.block, evidence_traces.block_in_turn)
     assert [part(make, "lines", "Filled in one pass")["note"] for make in made] == [
         "No guess saw another one. The draft takes the first 4 of 8 slots.",
-        "Each token was chosen with a bias by the one before it.",
+        "Each token was then chosen in turn, knowing the one before it.",
     ]
 
 

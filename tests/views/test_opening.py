@@ -185,7 +185,7 @@ def test_a_block_is_told_as_one_pass_with_its_whole_time():
 
 
 def test_only_a_bias_lets_the_opening_say_that_a_guess_knew_the_one_before():
-    words = "Each is then chosen with a bias by the one before it."
+    words = "Each is then chosen in turn, knowing the one before it."
     made = (evidence_traces.block, evidence_traces.block_in_turn, evidence_traces.early_exit)
     assert [words in as_json(opening(make(), 0))["beats"][0]["sentence"] for make in made] == [False, True, False]
 

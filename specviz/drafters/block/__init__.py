@@ -9,7 +9,7 @@ METHOD = Method(
     title="Block at once",
     summary="A trained head reads the target's states and fills all places of a draft in one pass.",
     caution="A draft of any length costs one small pass. No place sees another's guess, so later tokens are right less "
-    "often. The head must be trained on this very target.",
+    "often, unless a bias tells each guess the token before. The head must be trained on this very target.",
     source="DFlash, arXiv:2602.06036; DSpark, arXiv:2607.05147",
     roles=("heads",),
     params=(

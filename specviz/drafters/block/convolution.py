@@ -69,7 +69,10 @@ class ConvolvedLayer(PlainLayer):
 
 
 class _Around:
-    """The norm and the convolution before a part of a layer, and the convolution behind it."""
+    """The norm and the convolution before a part of a layer, and the convolution behind it.
+
+    `before` keeps the kernels that `behind` takes, so both are called in turn.
+    """
 
     def __init__(
         self, norm: Callable[[Tensor], Tensor], convolution: BlockConvolution, block_size: int

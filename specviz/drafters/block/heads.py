@@ -5,6 +5,7 @@ head. One pass reads the text's last token and mask tokens behind it, each of wh
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +14,10 @@ from transformers import LlamaConfig
 
 from specviz.drafters.block.convolution import ConvolvedLayer
 from specviz.drafters.block.layouts import BlockLayout, find_layout, fused_layers
-from specviz.drafters.block.successors import BIASES, BlockBias, CandidateSelector, ConfidenceHead
+from specviz.drafters.block.successors import BIASES, CandidateSelector, ConfidenceHead
 from specviz.drafters.eagle import heads as eagle
 from specviz.drafters.eagle.layers import AttentionParts, HeadRows, PlainLayer, RMSNorm
-from specviz.drafters.markov import Biased, bias_sizes
+from specviz.drafters.markov import Biased, MarkovBias, bias_sizes
 from specviz.models.files.checkpoint import LoadReport
 from specviz.models.pool import LoadedModel
 
@@ -30,17 +31,14 @@ class BlockHead(eagle.Eagle3Head):
     DFlash2 convolutions and a selector.
     """
 
-    markov: BlockBias | None
+    markov: MarkovBias | None
     candidate_selector: CandidateSelector | None
     confidence_head: ConfidenceHead | None
 
     def _build(self, config: LlamaConfig, layout: BlockLayout, parts: AttentionParts) -> None:
         self.num_choices = config.vocab_size
         size = config.hidden_size
-        self._layout = layout
-        self._sights = {
-            str(place): sight for place, sight in enumerate(dict.fromkeys(layout.sights))
-        }
+        self.layout = layout
         self.fc = nn.Linear(len(self.hidden_layers) * self._width, size, bias=False)
         self.hidden_norm = RMSNorm(size, eps=config.rms_norm_eps)
         self.layers = nn.ModuleList(self._block_layer(config, parts) for _ in layout.sights)
@@ -52,24 +50,30 @@ class BlockHead(eagle.Eagle3Head):
             self.candidate_selector = CandidateSelector(size, self.vocab_size, *layout.selector)
         self.confidence_head = self._empty_confidence(size)
 
-    def _block_layer(self, config: LlamaConfig, parts: AttentionParts) -> PlainLayer:
-        if self._layout.convolution is None:
-            return PlainLayer(config, parts)
-        return ConvolvedLayer(config, parts, self._layout.block_size, *self._layout.convolution)
+    def reread(self, **settings: object) -> None:
+        """Reads its blocks as its files would tell with other `settings` of BlockLayout."""
+        self.layout = replace(self.layout, **settings)  # ty: ignore[invalid-argument-type]
+        for layer in self.layers:
+            layer.block_size = self.layout.block_size
 
-    def _empty_bias(self, config: LlamaConfig) -> BlockBias | None:
+    def _block_layer(self, config: LlamaConfig, parts: AttentionParts) -> PlainLayer:
+        if self.layout.convolution is None:
+            return PlainLayer(config, parts)
+        return ConvolvedLayer(config, parts, self.layout.block_size, *self.layout.convolution)
+
+    def _empty_bias(self, config: LlamaConfig) -> MarkovBias | None:
         """A bias for the tensors that the checkpoint has."""
-        kind = self._layout.markov
+        kind = self.layout.markov
         if kind is None:
             return None
-        shapes = self._layout.shapes
+        shapes = self.layout.shapes
         rank, num_tables = bias_sizes(shapes, self.vocab_size, self.most_tokens)
         if kind not in BIASES:
-            return BlockBias(self.vocab_size, rank, num_tables, config.vocab_size)
+            return MarkovBias(self.vocab_size, rank, num_tables, config.vocab_size)
         return BIASES[kind](config.hidden_size, self.vocab_size, rank, config.vocab_size)
 
     def _empty_confidence(self, size: int) -> ConfidenceHead | None:
-        layout = self._layout
+        layout = self.layout
         weight = layout.shapes.get("confidence_head.proj.weight")
         if weight is None:
             return None
@@ -80,16 +84,15 @@ class BlockHead(eagle.Eagle3Head):
     @property
     def most_tokens(self) -> int:
         """How many tokens it drafts at once."""
-        return self._layout.block_size - (not self._layout.from_anchor)
+        return self.layout.block_size - (not self.layout.from_anchor)
 
     @property
     def num_masks(self) -> int:
         """How many mask tokens it reads behind the text's last token."""
-        return self._layout.block_size - 1
+        return self.layout.block_size - 1
 
     def rows(self) -> HeadRows:
-        names = {sight: name for name, sight in self._sights.items()}
-        return HeadRows([*self.layers], self.rotary, [names[each] for each in self._layout.sights])
+        return HeadRows([*self.layers], self.rotary, list(map(repr, self.layout.sights)))
 
     def fuse(self, states: Tensor) -> Tensor:
         return self.hidden_norm(self.fc(states))
@@ -100,8 +103,8 @@ class BlockHead(eagle.Eagle3Head):
         rows: the text's features, stored. last: the ids [S] of the tokens at `starts` [S], the places that the blocks
         begin at; a block sees the rows before its own.
         """
-        size = self._layout.block_size
-        ids = last.new_full((len(last), size), self._layout.mask)
+        size = self.layout.block_size
+        ids = last.new_full((len(last), size), self.layout.mask)
         ids[:, 0] = last
         places = starts[:, None] + torch.arange(size, device=starts.device)  # [S, B]
         block = torch.arange(len(last), device=starts.device).repeat_interleave(size)  # [S * B]
@@ -114,7 +117,7 @@ class BlockHead(eagle.Eagle3Head):
         return self.norm(features.view(len(last), size, -1)[:, -self.most_tokens :])
 
     def _see(self, past: int, places: Tensor, block: Tensor, anchors: Tensor) -> dict[str, Tensor]:
-        """The rows [S * B, past + S * B] that each place of the blocks sees, by the names of what layers see.
+        """The rows [S * B, past + S * B] that each place of the blocks sees, by what layers see.
 
         block [S * B]: the number of each place's block; anchors [S * B]: that block's first place.
         """
@@ -122,7 +125,7 @@ class BlockHead(eagle.Eagle3Head):
         of_text = before < anchors[:, None]  # [S * B, past]
         of_block = block[:, None] == block
         see = {}
-        for name, sight in self._sights.items():
+        for sight in set(self.layout.sights):
             text, own = of_text, of_block
             if sight.is_causal:
                 own = own & (places <= places[:, None])
@@ -131,12 +134,12 @@ class BlockHead(eagle.Eagle3Head):
                 text = text & (origin[:, None] - before <= sight.window)
                 if not sight.by_anchor:
                     own = own & ((places[:, None] - places).abs() <= sight.window)
-            see[name] = torch.cat([text, own], dim=1)
+            see[repr(sight)] = torch.cat([text, own], dim=1)
         return see
 
     def _embed(self, ids: Tensor) -> Tensor:
         embeddings = self.embed_tokens or self._shared[0]
-        scale = self._layout.embedding_scale
+        scale = self.layout.embedding_scale
         if scale is None:
             return embeddings(ids)
         return embedding(ids, embeddings.weight) * scale
@@ -154,9 +157,9 @@ class BlockHead(eagle.Eagle3Head):
 
         def biased(depth: int, before: Tensor, logits: Tensor) -> Tensor:
             added = addition(depth, before)
-            if added.shape == logits.shape:
-                return logits + added
-            return logits.index_add(-1, self.target_ids, added)
+            return (
+                logits + added if self._in_order else logits.index_add(-1, self.target_ids, added)
+            )
 
         return biased
 
@@ -171,13 +174,19 @@ class BlockHead(eagle.Eagle3Head):
 
     def choices(self, features: Tensor) -> Tensor:
         output = self.lm_head or self._shared[1]
-        rows = output(features).to(features.device) * self._layout.output_multiplier
-        if bound := self._layout.output_softcap:
+        rows = output(features).to(features.device) * self.layout.output_multiplier
+        if bound := self.layout.output_softcap:
             rows = (rows / bound).tanh() * bound
         return rows
 
+    def take(self, state: Mapping[str, Tensor], num_ids: int) -> set[str]:
+        names = super().take(state, num_ids)
+        every_id = torch.arange(self.vocab_size, device=self.target_ids.device)
+        self._in_order = torch.equal(self.target_ids, every_id)  # it can propose all, as numbered
+        return names
+
     def borrow_output(self, *, is_tied: bool = False) -> None:
-        if self.num_choices == self.vocab_size:
+        if self._in_order:
             self.lm_head = None  # all rows of the target's: no copy
         else:
             super().borrow_output(is_tied=is_tied)

@@ -6,7 +6,7 @@ Nothing from an untrusted file is used before it is checked. Errors are SpecvizE
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from specviz.drafters.eagle.layouts import (
 from specviz.drafters.heads import read_size
 from specviz.drafters.markov import MOST_RANK, PREFIX
 from specviz.errors import SpecvizError
-from specviz.models.files.draft_formats import OPEN_SPEC_VERSION
+from specviz.models.files.draft_formats import OPEN_SPEC_VERSION, open_method
 from specviz.models.pool import LoadedModel
 
 MOST_TOKENS = 64
@@ -40,6 +40,8 @@ _NAMES = {
 }
 """Names in transformers' assistants, in DSpark's heads and in speculators' dflash2 -> names here."""
 _MARKOV = "markov_head."
+_ENCODER = ("encoder.", "model.encoder.")
+"""Before names that only transformers' assistants have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +84,39 @@ class BlockLayout(Layout):
 def find_layout(config: Settings, state: Mapping[str, Tensor], target: LoadedModel) -> BlockLayout:
     """The format of a checkpoint. Raises SpecvizError if it is none of these."""
     of_speculators = config.get("speculators_model_type") is not None
-    is_open = "open_spec_config_version" in config
+    is_open = bool(open_method(config))
     inner = config.get("dflash_config")
     if is_open:
         settings = _open_settings(config)
     else:
         settings = dict(speculators_settings(config) if of_speculators else config)
         settings |= inner if isinstance(inner, Mapping) else {}
-    is_transformers = not (of_speculators or is_open or isinstance(inner, Mapping))
+    names = {name: _name(name) for name in state}
+    if len(set(names.values())) < len(names):
+        raise SpecvizError("its weights hold a tensor twice, under the names of two formats")
+    is_transformers = any(name.startswith(_ENCODER) for name in state)
     # DeepSpec has no such setting: its DSpark always reads there, and vLLM reads speculators' so
     from_anchor = settings.get("sample_from_anchor", "markov_rank" in settings) is True
-    names = {name: _name(name) for name in state}
+    markov, selector = _markov(settings, names.values()), _selector(settings, target)
+    if selector is not None and (markov is not None or from_anchor):
+        raise SpecvizError(
+            "a head with a selector (DFlash2) must have no Markov bias, and sample_from_anchor must be false"
+        )
     return BlockLayout(
         BLOCK,
         settings,
         names,
         of_speculators,
         read_mask(settings, target),
-        block_size=read_size(settings, "block_size", None, MOST_TOKENS, least=2),
+        block_size=read_size(settings, "block_size", None, MOST_TOKENS, least=2 - from_anchor),
         from_anchor=from_anchor,
-        sights=_sights(settings, is_transformers, of_speculators or is_open),
+        sights=_sights(settings, is_transformers, by_anchor=of_speculators or is_open),
         embedding_scale=None if is_transformers else _scale(settings, "input_embedding_scale", 1.0),
-        output_multiplier=_scale(settings, "output_multiplier", 1.0),
+        output_multiplier=_scale(settings, "output_multiplier", 1.0, above=0.0),
         output_softcap=_scale(settings, "final_logit_softcapping", 0.0),
-        markov=_markov(settings, names.values()),
+        markov=markov,
         convolution=_convolution(settings),
-        selector=_selector(settings, target),
+        selector=selector,
         shapes={names[name]: tuple(tensor.shape) for name, tensor in state.items()},
     )
 
@@ -117,7 +126,7 @@ def _open_settings(config: Settings) -> dict[str, object]:
 
     Its two dialects keep some settings in `speculative_config` or in `dflash_config` within.
     """
-    version = config["open_spec_config_version"]
+    version = config.get("open_spec_config_version")
     if version != OPEN_SPEC_VERSION:
         raise SpecvizError(
             f"open_spec_config_version in its config.json must be {OPEN_SPEC_VERSION} (got {version!r:.40})"
@@ -126,7 +135,7 @@ def _open_settings(config: Settings) -> dict[str, object]:
     spec = spec if isinstance(spec, Mapping) else {}
     inner = spec.get("dflash_config")
     settings = {**config, **spec, **(inner if isinstance(inner, Mapping) else {})}
-    num_tokens = read_size(settings, "speculative_tokens", None, MOST_TOKENS)
+    num_tokens = read_size(settings, "speculative_tokens", None, MOST_TOKENS - 1)
     settings["block_size"] = num_tokens + (settings.get("sample_from_anchor") is not True)
     first = read_size(settings, "target_layer_start_idx", None, 1, least=0)
     ids = settings.get("target_layer_ids")
@@ -143,11 +152,12 @@ def _name(name: str) -> str:
     return f"markov.{renamed.removeprefix(_MARKOV)}" if renamed.startswith(_MARKOV) else renamed
 
 
-def _sights(settings: Settings, is_transformers: bool, of_speculators: bool) -> tuple[Sight, ...]:
+def _sights(settings: Settings, is_transformers: bool, *, by_anchor: bool) -> tuple[Sight, ...]:
     """What each layer sees, in a format's own way of counting.
 
     transformers: all of the block, places up to the window away. z-lab (model.py): places nearer than the window, and
-    sliding layers are causal unless `is_causal` or `causal` says otherwise. speculators (models/dflash/attention.py):
+    sliding layers are causal unless `is_causal` or `causal` says otherwise; `use_swa` gives all layers a window (vLLM,
+    qwen3_dflash.py). speculators (models/dflash/attention.py):
     the text up to the window before the anchor, and causal if sliding_window_non_causal is false; without it vLLM takes
     them for not causal.
     """
@@ -157,18 +167,25 @@ def _sights(settings: Settings, is_transformers: bool, of_speculators: bool) -> 
         raise SpecvizError(
             f"layer_types in its config.json must name {count} layers (got {kinds!r:.80})"
         )
-    full = Sight(is_causal=not of_speculators and _says_causal(settings) is True)
+    full = Sight(is_causal=not by_anchor and _says_causal(settings) is True)
     if "sliding_attention" not in kinds:
-        return (full,) * count
-    window = read_size(settings, "sliding_window", None, _MOST_WINDOW)
+        if settings.get("use_swa") is not True:
+            return (full,) * count
+        return (replace(full, window=_window(settings) - 1),) * count
+    window = _window(settings)
     if is_transformers:
         sliding = Sight(window)
-    elif of_speculators:
+    elif by_anchor:
         is_causal = settings.get("sliding_window_non_causal", True) is False
         sliding = Sight(window, is_causal, by_anchor=True)
     else:
         sliding = Sight(window - 1, _says_causal(settings) is not False)
     return tuple(sliding if kind == "sliding_attention" else full for kind in kinds)
+
+
+def _window(settings: Settings) -> int:
+    name = "sliding_window" if settings.get("swa_window_size") is None else "swa_window_size"
+    return read_size(settings, name, None, _MOST_WINDOW)
 
 
 def _says_causal(settings: Settings) -> object:
@@ -177,15 +194,16 @@ def _says_causal(settings: Settings) -> object:
     return settings.get("causal") if is_causal is None else is_causal
 
 
-def _scale(settings: Settings, name: str, usual: float) -> float:
-    """A finite number from 0 on."""
+def _scale(settings: Settings, name: str, usual: float, above: float = -1.0) -> float:
+    """A number from 0 on that is also above `above`."""
     value = settings.get(name)
     if value is None:
         return usual
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= _MOST_SCALE:
+    if not is_number or not 0 <= value <= _MOST_SCALE or value <= above:
+        words = "above 0, up to" if above == 0 else "from 0 to"
         raise SpecvizError(
-            f"{name} in its config.json must be a number from 0 to {_MOST_SCALE:,.0f} (got {value!r:.40})"
+            f"{name} in its config.json must be a number {words} {_MOST_SCALE:,.0f} (got {value!r:.40})"
         )
     return float(value)
 
@@ -195,12 +213,12 @@ def _markov(settings: Settings, names: Collection[str]) -> str | None:
     if not any(name.startswith(PREFIX) for name in names):
         return None
     kind = settings.get("markov_head_type") or "vanilla"
-    if kind != "vanilla" and kind not in BIASES:
+    if not isinstance(kind, str) or kind not in ("vanilla", *BIASES):
         known = ", ".join(["vanilla", *BIASES])
         raise SpecvizError(
             f"markov_head_type in its config.json must be one of {known} (got {kind!r:.40})"
         )
-    return str(kind)
+    return kind
 
 
 def _convolution(settings: Settings) -> tuple[int, int] | None:

@@ -4,26 +4,16 @@ DSpark's biases and its confidence head (arXiv:2607.05147, section 3; DeepSpec, 
 (z-lab/dflash, model.py). All read the block's features, behind the head's last norm.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
-from specviz.drafters.markov import Biased, MarkovBias
+from specviz.drafters.markov import Additions, Biased, MarkovBias
 
-Additions = Callable[[int, Tensor], Tensor]
-"""What is added to the logits of a depth [..., D], from the depth and the tokens before it [...]."""
-
-
-class BlockBias(MarkovBias):
-    """DSpark's plain bias: the token before alone decides."""
-
-    def additions(self, features: Tensor) -> Additions:
-        """What is added behind the features of a block [N, H], or of several [S, N, H]; depths are asked in order."""
-        return self
+NOTHING = -1e4
+"""A logit that leaves no probability. An id with minus infinity is one that a draft can write nowhere."""
 
 
-class GatedBias(BlockBias):
+class GatedBias(MarkovBias):
     """DSpark's gated bias: the feature of a place says how much of each number of the token's row counts there."""
 
     def __init__(self, hidden_size: int, vocab_size: int, rank: int, num_choices: int) -> None:
@@ -39,7 +29,7 @@ class GatedBias(BlockBias):
         return addition
 
 
-class RecurrentBias(BlockBias):
+class RecurrentBias(MarkovBias):
     """DSpark's recurrent bias: a state carries what the earlier tokens of the block said."""
 
     def __init__(self, hidden_size: int, vocab_size: int, rank: int, num_choices: int) -> None:
@@ -88,8 +78,7 @@ class CandidateSelector(nn.Module):
                 features[..., depth, :]
             )
             added = (self.successor_codebook[ids] @ follows[..., None])[..., 0]
-            nothing = torch.full_like(logits, float("-inf"))
-            return nothing.scatter(-1, ids, own + added)
+            return torch.full_like(logits, NOTHING).scatter(-1, ids, own + added)
 
         return biased
 

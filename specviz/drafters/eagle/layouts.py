@@ -238,7 +238,7 @@ def _check_layers(layout: Layout, num_hidden_layers: int) -> None:
                 f"its activation must be silu ({name} in its config.json is {config[name]!r:.40})"
             )
     kinds = config.get("layer_types") or []
-    known = {"full_attention", "sliding_attention"} if layout.kind == BLOCK else {"full_attention"}
+    known = ("full_attention", "sliding_attention") if layout.kind == BLOCK else ("full_attention",)
     if not isinstance(kinds, list) or any(kind not in known for kind in kinds):
         words = " or ".join(sorted(kind.replace("_", " ") for kind in known))
         raise SpecvizError(

@@ -53,7 +53,7 @@ def draft_format(config: Mapping[str, object], names: Collection[str] = ()) -> D
     if config.get("model_type") in GEMMA_ASSISTANTS:
         name = "Gemma 4's assistant, a head that reads the target's own keys and values"
         return DraftFormat(name, "assistant")
-    if _open_method(config):
+    if open_method(config):
         return DraftFormat(f"a DFlash head in the {OPEN_SPEC}", "block")
     if _is_block(config):
         is_dspark = "markov_rank" in config
@@ -74,13 +74,13 @@ def _foreign(config: Mapping[str, object]) -> str:
     kind = config.get("speculators_model_type")
     if kind is not None and kind not in SPECULATORS:
         return f"a head in the format speculators {kind!r:.40}"
-    method = _open_method(config)
+    method = open_method(config)
     if method in ("", OPEN_SPEC_METHOD):
         return ""
     return f"a head in the {OPEN_SPEC} (method: {method!r:.40})"
 
 
-def _open_method(config: Mapping[str, object]) -> str:
+def open_method(config: Mapping[str, object]) -> str:
     """The method that the Open Spec Config names; "" for settings of another format."""
     spec = config.get("speculative_config")
     has_method = isinstance(spec, Mapping) and "method" in spec

@@ -129,7 +129,9 @@ def _why_not_here(name: str, offer: Offer, pool: ModelPool) -> str:
         return f"{reveal(str(error))}."
     if source.folder is not None or (is_here(name) and catalog.is_known(name)):
         return ""
-    return f"{label(name)} is not on this machine: Run would fetch it."
+    stated = catalog.stated(name)
+    facts = f" ({stated})" if stated else ""
+    return f"{label(name)}{facts} is not on this machine: Run would fetch it."
 
 
 def not_followed(

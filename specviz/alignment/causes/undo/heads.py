@@ -1,6 +1,6 @@
 """Undos of faults in heads: target states of another layer or token, exchanged inputs, flags, norms, ids of d2t."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -13,8 +13,11 @@ from specviz.alignment.causes.reading import Family, Reading, Undo, on_module
 from specviz.alignment.causes.undo.matrices import put, scales_of
 from specviz.decoding.forward.transformers_forward import layers_of, num_layers
 from specviz.drafters.block.heads import BlockHead
+from specviz.drafters.block.layouts import BlockLayout, Sight
 from specviz.drafters.eagle.heads import Eagle3Head, EagleHead
 from specviz.models.pool import LoadedModel
+
+_BLOCK_SIZES = (4, 8, 16)  # of public heads, in places
 
 
 def families(module: nn.Module, target: LoadedModel, layers: Sequence[int]) -> Iterator[Family]:
@@ -22,8 +25,8 @@ def families(module: nn.Module, target: LoadedModel, layers: Sequence[int]) -> I
     yield from _states(target, layers)
     if not isinstance(module, EagleHead):
         return
-    is_block = isinstance(module, BlockHead)  # guesses all places at once, from states alone
-    for shift, words in () if is_block else ((-1, "earlier"), (1, "later")):
+    guesses_at_once = isinstance(module, BlockHead)  # then no place is read behind another
+    for shift, words in () if guesses_at_once else ((-1, "earlier"), (1, "later")):
         yield (
             Undo("position", f"drafted tokens one position {words}", partial(_move, shift=shift)),
         )
@@ -35,7 +38,8 @@ def families(module: nn.Module, target: LoadedModel, layers: Sequence[int]) -> I
         cure = f"{flag} the other way round"
         yield (on_module("setting", cure, methodcaller("flip", flag)),)
     yield from scales_of("fc", _scale_fc)
-    if is_block:
+    if isinstance(module, BlockHead):
+        yield from _of_blocks(module.layout, target)
         return
     yield from _inputs(module)
     if isinstance(module, Eagle3Head):
@@ -83,6 +87,50 @@ def _from(cure: str, layers: tuple[int, ...]) -> Family:
 
 def _take_places(reading: Reading, places: int) -> Reading:
     return replace(reading, places=reading.places + places)
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def _of_blocks(layout: BlockLayout, target: LoadedModel) -> Iterator[Family]:
+    """Other conventions that a block's settings may have been written in."""
+    place = "the first mask's" if layout.from_anchor else "the last token's own"
+    yield _told(f"the first token read at {place} place", from_anchor=not layout.from_anchor)
+    for size in _BLOCK_SIZES:
+        if size != layout.block_size:
+            yield _told(f"blocks of {size} places", block_size=size)
+    last_ids = (target.info.vocab_size - 1, target.info.vocab_size - 2)
+    for mask in dict.fromkeys([*target.tokenizer.all_special_ids, *last_ids]):
+        if mask != layout.mask:
+            yield _told(f"the token id {mask} as its mask", mask=mask)
+    for words, change in _SIGHTS.items():
+        sights = tuple(map(change, layout.sights))
+        if sights != layout.sights:
+            yield _told(words, sights=sights)
+
+
+def _told(cure: str, **settings: object) -> Family:
+    return (on_module("setting", cure, methodcaller("reread", **settings)),)
+
+
+def _where_it_slides(sight: Sight, **changes: bool) -> Sight:
+    return sight if sight.window is None else replace(sight, **changes)
+
+
+def _wider(sight: Sight, step: int) -> Sight:
+    return sight if sight.window is None else replace(sight, window=max(0, sight.window + step))
+
+
+_SIGHTS: Mapping[str, Callable[[Sight], Sight]] = {
+    "all layers causal within a block": partial(replace, is_causal=True),
+    "sliding layers causal within a block": partial(_where_it_slides, is_causal=True),
+    "layers that see a block both ways": partial(replace, is_causal=False),
+    "windows counted from the block's first place": partial(_where_it_slides, by_anchor=True),
+    "windows counted from each place": partial(_where_it_slides, by_anchor=False),
+    "windows one place shorter": partial(_wider, step=-1),
+    "windows one place longer": partial(_wider, step=1),
+}
+"""What else a block's layers might see, by the words for it."""
 
 
 # ---- what the head reads side by side --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from operator import mul
 
 from specviz.analysis.calibration import CalibrationBin, estimates_of
 from specviz.drafters import METHODS
-from specviz.drafters.policy import K_PARAMS
+from specviz.drafters.policy import HEAD_K_PARAMS, K_PARAMS
 from specviz.trace import Step
 from specviz.views.explore.evidence import parts
 from specviz.views.explore.evidence.parts import Evidence
@@ -38,6 +38,7 @@ from specviz.views.words import (
 AROUND = 6  # tokens of the text shown on either side of a match
 MOST_LAYERS = 96
 POLICIES = K_PARAMS[0].options
+POLICIES_OF_HEADS = HEAD_K_PARAMS[0].options
 BEST_BY_TIME = "the best by time on this run's device, as measured"
 CHILDREN = {
     "top": "the most likely tokens at each place, nothing drawn",
@@ -85,7 +86,7 @@ COUNTED = "Beside a drafted token: how often it came there / how often any token
 MASK = "mask"
 HOW_FILLED = {
     "together": "No guess saw another one.",
-    "in turn": "Each token was chosen with a bias by the one before it.",
+    "in turn": "Each token was then chosen in turn, knowing the one before it.",
 }
 OF_BLOCK = "{} The draft takes the first {} of {} slots."
 TAKEN_BACK = "the draft took back {} (“{}”) to spell the end of the text in its own tokens"
@@ -122,14 +123,17 @@ def _policy(step: Step, evidence: Evidence, _text: Sequence[str]) -> list[DraftP
     if not policy or k is None:
         return []
     words = policy.replace("_", " ")
-    if explanation := POLICIES.get(policy):
+    policies = POLICIES_OF_HEADS if "doubt" in evidence else POLICIES
+    if explanation := policies.get(policy):
         words = f"{words}: {explanation}"
     items = [("K in force", str(k)), ("policy", words)]
     if estimates := estimates_of(step):
         items.append(("estimated acceptance", _percents(estimates)))
         items.append(("estimated survival", _percents(accumulate(estimates, mul))))
-    if (doubt := evidence.number("doubt")) is not None:
-        items.append(("expected of the next token, which was not drafted", percent(doubt)))
+    least = step.settings.params.get("least_acceptance")
+    if (doubt := evidence.number("doubt")) is not None and type(least) is float:
+        words = f"{100 * doubt:.1f} %, less than {100 * least:.1f} %"
+        items.append(("expected of the next token, so it was not drafted", words))
     if (cost := evidence.number("cost_ratio")) is not None:
         items.append(("cost of a drafted token", f"{percent(cost)} of a target check"))
     return parts.facts("How long a draft may be", items)
