@@ -57,6 +57,15 @@ def test_presenting_hides_the_setup_and_keeps_the_buttons_of_a_run(open_page, si
     assert page.is_visible("#prompt")
 
 
+@pytest.mark.parametrize("width", [780, 1024, 1200, 1366])
+def test_the_number_beside_a_name_stays_within_its_field(open_page, width):
+    """A field that shrinks must not lay its number over the next one's name."""
+    page = open_page(viewport={"width": width, "height": 768})
+    for name in ("k", "temperature"):
+        field, number = box(page, f"#{name}"), box(page, f"#{name} input[type=number]")
+        assert number["x"] + number["width"] <= field["x"] + field["width"] + 1, name
+
+
 def test_presenting_on_a_phone_never_scrolls_sideways(open_page):
     page = open_page(viewport=PHONE, has_touch=True)
     page.click("#present")

@@ -43,10 +43,10 @@ function guess(moment, token, place) {
   const isSettled = state !== 'drafted' && state !== 'asked', order = place - from;
   return html`<li key=${place} class="sv-guess sv-state-${state} ${isSettled && place >= from ? 'sv-guess-fresh' : ''}" style=${{ '--order': String(order > 0 ? order : 0), '--place': String(place) }}>
     <span class="sv-guess-chip sv-sample sv-is-${isSettled ? state : 'drafted'}">${word(text)}</span>
-    <span class="sv-guess-share sv-of-draft" ...${VERBATIM}>${draft}</span>
+    <span class="sv-guess-share sv-of-draft" ...${VERBATIM}>${draft}${longer && ' · enlarged'}</span>
     <span class="sv-guess-bar sv-of-draft"><span style=${{ width: `${q}%` }} /></span>
     ${isRead && p !== undefined && html`<span class="sv-guess-bar sv-of-target"><span style=${{ width: `${p}%` }} /></span>
-      <span class="sv-guess-share sv-of-target" ...${VERBATIM}>${target}${longer && ' · enlarged'}</span>`}
+      <span class="sv-guess-share sv-of-target" ...${VERBATIM}>${target}</span>`}
     ${isSettled && draw !== undefined && html`<span class="sv-guess-draw" title=${fell}><span style=${{ left: `${draw}%` }} /></span>`}
     <span class="sv-guess-verdict">${isSettled ? labelOf(state) : state === 'asked' ? '?' : ''}</span></li>`;
 }
