@@ -147,7 +147,7 @@ MARKOV = Choice(
 
 
 TOGETHER, IN_TURN = "together", "in turn"
-"""How the tokens of one pass were chosen, in the evidence: at once, or each with a bias by the one before it."""
+"""How the tokens of one pass were chosen, in the evidence: at once, or each knowing the one before it."""
 
 
 def drawn_or_top(top: str, drawn: str, *of_trees: Param) -> tuple[Param, ...]:

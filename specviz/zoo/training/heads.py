@@ -222,12 +222,8 @@ class BiasObjective:
         logits = self.target.lm_head(features)
         found: list[torch.Tensor] = []
         for index, row in enumerate(self.heads(features, self.target.lm_head)):
-            found += [
-                features,
-                row[:, : -1 - index],
-                tokens[:, 1 + index :],
-                logits[:, 1 + index :],
-            ]
+            shift = index + 1
+            found += [features[:, :-shift], row[:, :-shift], tokens[:, shift:], logits[:, shift:]]
         return tuple(found)
 
     def loss(self, *inputs: torch.Tensor) -> torch.Tensor:
